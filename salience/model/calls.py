@@ -1,0 +1,240 @@
+"""The contract between workflows and activities: names, inputs, results and failures, all small (design §2).
+
+Workflow code imports this module and no activity; an activity imports it and no workflow. Contents never travel here,
+only references and digests: an input or a result stays under 32 KiB.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from salience.model.bundle import BundleSummary
+from salience.model.event import Anchor, ModelFailureKind
+from salience.model.frozen import Frozen, Names, type_of_sequence
+from salience.model.message import StopReason, Usage
+from salience.model.session import Limits, ModelSettings, SessionConfig, TerminalReason
+from salience.model.tool import ToolClass
+
+WORKFLOW_TYPE: Final = "AgentSession"
+ARCHIVE_WORKFLOW_TYPE: Final = "ArchiveRun"
+TASK_QUEUE: Final = "salience"
+MAX_PAYLOAD_BYTES: Final = 32 * 1024
+PREVIEW_BYTES: Final = 200
+"""Bytes of text a preview in history holds: the rule allows 1 KiB, and previews are most of what a turn writes."""
+SPILL_BYTES: Final = 32 * 1024
+"""A user text longer than this many bytes lies in a blob; history and journal hold its beginning."""
+MAX_PROMPT_BYTES: Final = 50 * 1024 * 1024
+
+OPEN_RUN: Final = "open_run"
+BUILD_CONTEXT: Final = "build_context"
+CALL_MODEL: Final = "call_model"
+RUN_TOOL: Final = "run_tool"
+INSPECT_EFFECT: Final = "inspect_effect"
+PROJECT: Final = "project"
+AWAIT_CLOSE: Final = "await_close"
+ARCHIVE_RUN: Final = "archive_run"
+LIST_UNARCHIVED: Final = "list_unarchived"
+
+ModelFailureRecovery = Literal["wait", "end"]
+
+
+class Prompt(Frozen):
+    """User input as a client sends it; plain clients may send a bare string instead (spec LOOP-2c)."""
+
+    message_id: str = Field("", max_length=200)
+    text: str = ""
+    text_ref: str | None = Field(None, description="Blob with the whole text, when the client spilled it.")
+    size_bytes: int = 0
+    original_ref: str | None = None
+
+
+class Receipt(Frozen):
+    """The acknowledgement of user input: it is in the log, and will be in the next context built."""
+
+    message_id: str
+    accepted: Literal["queued", "duplicate"]
+    position: int = Field(description="1 for the first input of the session that was acknowledged, and so on.")
+
+
+class SessionCarry(Frozen):
+    """What a run hands to the next: small, versioned, and enough to go on (spec LOOP-8); under 64 KiB."""
+
+    schema_version: Literal[1] = 1
+    turn: int = 0
+    model_calls: int = 0
+    run_model_calls: int = Field(0, description="Model calls since the session was last started or resumed.")
+    positions: int = 0
+    receipts: Annotated[tuple[tuple[str, int], ...], type_of_sequence] = Field(
+        (), description="The latest message ids with their positions, oldest first."
+    )
+    undelivered: int = Field(0, description="Inputs acknowledged that no context has been built with.")
+    paused: bool = False
+    limits: Limits | None = None
+    tool_classes: dict[str, ToolClass] = Field(default_factory=dict[str, ToolClass])
+    model: str = ""
+    last_bundle: BundleSummary | None = None
+
+
+class SessionStart(Frozen):
+    """The start input of a run. A plain client needs only `task`."""
+
+    task: str | Prompt | None = None
+    cwd: str | None = None
+    config: SessionConfig | None = None
+    resume: bool = Field(False, description="The session has ended before; go on with its record.")
+    model_settings: ModelSettings | None = Field(None, alias="model_config", description="A new model, at resume.")
+    limits: Limits | None = Field(None, description="New limits, at resume.")
+    decoder_version: int = 1
+    generation: int = 1
+    carry: SessionCarry | None = Field(None, description="Set by continue-as-new only.")
+
+
+class SessionResult(Frozen):
+    """How a run ended."""
+
+    reason: TerminalReason
+    detail: str = ""
+    turn: int = 0
+    final_ref: str | None = Field(None, description="Blob with the last response.")
+    final_preview: str = ""
+
+
+class OpenRun(Frozen):
+    """Finish the record of the runs before, archive them, and configure this one."""
+
+    session_id: str
+
+
+class OpenedRun(Frozen):
+    """What the run goes on with."""
+
+    anchor: Anchor
+    config: SessionConfig | None = Field(None, description="The whole configuration, when this activity resolved it.")
+    previous_run_id: str | None = None
+    carry: SessionCarry | None = Field(None, description="From the record, when the run was not continued as new.")
+    limits: Limits
+    model: str
+    tool_classes: dict[str, ToolClass]
+
+
+class BuildContext(Frozen):
+    """Project what is new, then compile the next context."""
+
+    session_id: str
+    turn: int
+    transition: str
+
+
+class BuiltContext(Frozen):
+    """The compiled context by reference, and the journal as the projection left it."""
+
+    bundle: BundleSummary
+    source: Anchor
+    duration_ms: int = 0
+
+
+class CallModel(Frozen):
+    """Call the model with a compiled context."""
+
+    session_id: str
+    turn: int
+    bundle_id: str
+    call_index: int
+    model: str
+
+
+class CallPreview(Frozen):
+    """One call of an answer, as history shows it."""
+
+    tool_call_id: str
+    name: str
+    args_preview: str = ""
+
+
+class ModelAnswer(Frozen):
+    """The answer by reference."""
+
+    response_ref: str
+    model: str
+    stop_reason: StopReason
+    usage: Usage
+    text_preview: str = ""
+    calls: Annotated[tuple[CallPreview, ...], type_of_sequence] = ()
+    duration_ms: int = 0
+
+
+class ModelFailure(Frozen):
+    """Details of the ApplicationError that `call_model` raises; the error's type is `kind`."""
+
+    kind: ModelFailureKind
+    message: str
+    status: int | None = None
+    retry_after_s: float | None = None
+    prompt_tokens: int | None = None
+    limit_tokens: int | None = None
+
+
+class RunTool(Frozen):
+    """Run one call of an answer; its arguments lie in the response."""
+
+    session_id: str
+    turn: int
+    index: int
+    tool_call_id: str
+    name: str
+    response_ref: str
+
+
+class InspectEffect(Frozen):
+    """Find out what a call changed whose worker died inside it."""
+
+    session_id: str
+    turn: int
+    index: int
+    tool_call_id: str
+    name: str
+
+
+class Project(Frozen):
+    """Bring the journal up to now."""
+
+    session_id: str
+
+
+class Projected(Frozen):
+    """The journal as the projection left it."""
+
+    anchor: Anchor
+
+
+class ArchiveRun(Frozen):
+    """Keep the whole history of one run for ever."""
+
+    session_id: str
+    run_id: str
+
+
+class Archived(Frozen):
+    """Where the history lies."""
+
+    run_id: str
+    archive_ref: str
+    history_events: int
+    anchor: Anchor
+
+
+class Unarchived(Frozen):
+    """Runs that closed without an archive workflow of their own."""
+
+    runs: Annotated[tuple[ArchiveRun, ...], type_of_sequence] = ()
+
+
+__all__ = [
+    "ARCHIVE_RUN", "ARCHIVE_WORKFLOW_TYPE", "AWAIT_CLOSE", "BUILD_CONTEXT", "CALL_MODEL", "INSPECT_EFFECT",
+    "LIST_UNARCHIVED", "MAX_PAYLOAD_BYTES", "MAX_PROMPT_BYTES", "OPEN_RUN", "PREVIEW_BYTES", "PROJECT", "RUN_TOOL",
+    "SPILL_BYTES", "TASK_QUEUE", "WORKFLOW_TYPE", "ArchiveRun", "Archived", "BuildContext", "BuiltContext", "CallModel",
+    "CallPreview", "InspectEffect", "ModelAnswer", "ModelFailure", "Names", "OpenRun", "OpenedRun", "Project",
+    "Projected", "Prompt", "Receipt", "RunTool", "SessionCarry", "SessionResult", "SessionStart", "Unarchived",
+]  # fmt: skip

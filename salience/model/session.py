@@ -1,0 +1,168 @@
+"""A session is a durable workplace — folder, model, permissions, budgets, leaf — not a chat (spec ONT-1)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from salience.model.frozen import Frozen, Names
+
+SessionStatus = Literal["active", "paused", "completed", "failed", "archived"]
+BranchType = Literal["main", "fork", "subagent", "what_if"]
+SandboxMode = Literal["read_only", "workspace_write", "danger_full_access"]
+ApprovalPolicy = Literal["never", "on_request", "on_failure", "always"]
+
+TerminalReason = Literal[
+    "answered",  # the model replied without calling a tool and nothing was waiting
+    "finished",  # the model called `finish`
+    "closed",  # the user closed the session
+    "step_limit",  # the model-call limit of this run was reached
+    "context_unfit",  # what may never be evicted exceeds the window (CTX-3)
+    "context_overflow",  # the provider says the prompt is too long
+    "model_auth",  # missing or refused credentials
+    "model_rate_limited",  # still rate limited after the last wait
+    "model_unavailable",  # the provider refused connections, timed out or failed, after the last wait
+    "model_bad_request",  # the provider refused the request as such, or does not know the model
+    "workspace_gone",  # the session's folder does not exist any more
+    "backend_unavailable",  # a store stayed away longer than activities wait
+    "internal_error",  # a fault of Salience's own; the failure is in the history
+    "terminated",  # ended from outside: terminated, cancelled or timed out by Temporal
+]
+"""Every way a run of a session can end (spec LOOP-1)."""
+
+GOOD_ENDINGS: frozenset[str] = frozenset({"answered", "finished", "closed"})
+"""Reasons that leave the session `completed`; all others leave it `failed`, and every one leaves it resumable."""
+
+
+class ModelSettings(Frozen):
+    """Which model answers and how.
+
+    `model` is any `provider/model` string that litellm takes, or `script:FILE` for the scripted model. Credentials are
+    never here: they live in the environment of the process that runs model activities.
+    """
+
+    model: str = Field(min_length=1, max_length=500)
+    max_output_tokens: int = Field(4096, ge=1, le=1_000_000, description="Upper limit of one answer, in tokens.")
+    temperature: float | None = Field(None, ge=0, le=2)
+    api_base: str | None = Field(None, max_length=2000, description="Base URL of an OpenAI-compatible server.")
+    timeout_s: float = Field(600, gt=0, le=3600, description="Longest wait for one answer, in seconds.")
+    stream: bool = True
+
+    @field_validator("model")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if value.startswith("script:"):
+            if len(value) == len("script:"):
+                raise ValueError("script: needs a file, as in script:turns.yaml")
+        elif "/" not in value or value.startswith("/") or value.endswith("/"):
+            raise ValueError(f"model {value!r} is not of the form provider/model (or script:FILE)")
+        return value
+
+    @property
+    def provider(self) -> str:
+        """The part before the first slash, or `script`."""
+        return "script" if self.model.startswith("script:") else self.model.split("/", 1)[0]
+
+
+class ContextConfig(Frozen):
+    """How much a model may see and when the view is made smaller; all sizes in tokens."""
+
+    context_window_tokens: int = Field(128_000, ge=1_000)
+    reserved_output_tokens: int = Field(4_096, ge=0)
+    reduce_to: float = Field(0.6, gt=0, lt=1, description="Share of the usable window that a reduction aims at.")
+    max_instruction_bytes: int = Field(32_768, ge=0, description="Most bytes of project instructions that are read.")
+    max_tool_result_bytes: int = Field(16_384, ge=512, description="Most bytes of one tool result that a model sees.")
+
+    @model_validator(mode="after")
+    def _usable(self) -> ContextConfig:
+        if self.reserved_output_tokens >= self.context_window_tokens:
+            raise ValueError(
+                f"reserved_output_tokens ({self.reserved_output_tokens}) leaves nothing of "
+                f"context_window_tokens ({self.context_window_tokens})"
+            )
+        return self
+
+    @property
+    def usable_tokens(self) -> int:
+        """What a prompt may use: the window without the reserve for the answer."""
+        return self.context_window_tokens - self.reserved_output_tokens
+
+
+class PermissionConfig(Frozen):
+    """What tools may touch. Approvals are not built yet, so every policy but `never` is refused instead of ignored."""
+
+    sandbox_mode: SandboxMode = "workspace_write"
+    network: bool = Field(False, description="Whether sandboxed commands may use the network.")
+    approval_policy: ApprovalPolicy = "never"
+
+    @field_validator("approval_policy")
+    @classmethod
+    def _built(cls, value: ApprovalPolicy) -> ApprovalPolicy:
+        if value != "never":
+            raise ValueError(f"approval_policy {value!r} needs approvals, which this release does not have; use never")
+        return value
+
+
+class Limits(Frozen):
+    """Bounds of one run of a session."""
+
+    max_model_calls: int = Field(10_000, ge=1, description="Finished model calls of one run before it ends.")
+    max_model_retries: int = Field(4, ge=0, le=20, description="Waits in a row for a rate limit or an absent provider.")
+    retry_base_s: float = Field(2.0, gt=0, le=300, description="First wait, in seconds; doubled each time, up to 60.")
+    tool_timeout_s: float = Field(600, gt=0, le=86_400, description="Longest run of one tool call, in seconds.")
+
+
+class SessionConfig(Frozen):
+    """What a session is started with and keeps for life; an `update` at resume replaces single parts."""
+
+    cwd: str = Field(min_length=1, description="Absolute path of the workspace.")
+    repo_root: str | None = None
+    model_settings: ModelSettings = Field(alias="model_config")
+    context_config: ContextConfig = Field(default_factory=lambda: ContextConfig())
+    permission_config: PermissionConfig = Field(default_factory=lambda: PermissionConfig())
+    limits: Limits = Field(default_factory=lambda: Limits())
+    tools: Names = Field((), description="Names of the tools offered; empty: all.")
+    hard_constraints: Names = ()
+    acceptance_criteria: Names = ()
+
+    @field_validator("cwd")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value.startswith("/"):
+            raise ValueError(f"cwd {value!r} is not an absolute path")
+        return value
+
+
+class Session(Frozen):
+    """The session as seen from outside (spec ONT-1)."""
+
+    session_id: str
+    root_session_id: str
+    parent_session_id: str | None = None
+    branch_id: str = "main"
+    branch_type: BranchType = "main"
+    leaf_event_id: str | None = None
+    status: SessionStatus = "active"
+    end_reason: TerminalReason | None = None
+    cwd: str
+    repo_root: str | None = None
+    model_settings: ModelSettings = Field(alias="model_config")
+    context_config: ContextConfig
+    permission_config: PermissionConfig
+    limits: Limits = Field(default_factory=lambda: Limits())
+    created_at: str
+    updated_at: str
+
+
+class SessionNode(Frozen):
+    """One node of the session tree (spec ONT-2b)."""
+
+    node_id: str
+    session_id: str
+    parent_node_id: str | None = None
+    event_id: str
+    message_id: str | None = None
+    branch_type: BranchType = "main"
+    branch_summary: str | None = None
+    created_at: str

@@ -1,0 +1,120 @@
+"""State is where the work stands, folded from events and from nothing else (spec ONT-4, PRJ-1)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from salience.model.artifact import ArtifactKind
+from salience.model.frozen import Frozen, Names, type_of_sequence
+
+PlanStatus = Literal["planning", "executing", "blocked", "verifying", "done"]
+StepStatus = Literal["pending", "in_progress", "done", "blocked", "skipped"]
+
+
+class Goal(Frozen):
+    """What the user wants."""
+
+    user_goal: str = ""
+    user_goal_ref: str | None = Field(None, description="Blob with the whole text, when it is longer than shown here.")
+    current_task: str | None = None
+    acceptance_criteria: Names = ()
+
+
+class PlanStep(Frozen):
+    """One step of the plan."""
+
+    step_id: str = Field(min_length=1, max_length=64)
+    title: str = Field(min_length=1, max_length=500)
+    status: StepStatus = "pending"
+
+
+class Plan(Frozen):
+    """The plan as the model last stated it."""
+
+    steps: Annotated[tuple[PlanStep, ...], type_of_sequence] = ()
+    current_step_id: str | None = None
+    status: PlanStatus = "planning"
+
+
+class Constraints(Frozen):
+    """What must hold; kept outside the text that can be compressed (design §4)."""
+
+    hard: Names = ()
+    soft: Names = ()
+    user_preferences: Names = ()
+
+
+class Fact(Frozen):
+    """Something established, with its sources."""
+
+    fact_id: str
+    content: str
+    confidence: float = Field(ge=0, le=1)
+    source_refs: Names = ()
+    verified: bool = False
+
+
+class Decision(Frozen):
+    """Something decided, with its reasons."""
+
+    decision_id: str
+    decision: str
+    rationale_summary: str
+    alternatives: Names = ()
+    evidence_refs: Names = ()
+
+
+class StateArtifact(Frozen):
+    """An artifact or file the work has produced or used."""
+
+    artifact_id: str
+    kind: ArtifactKind
+    path_or_uri: str
+    summary: str = ""
+
+
+class FileState(Frozen):
+    """What is known of one path of the workspace."""
+
+    read: bool = False
+    modified: bool = False
+    content_hash: str | None = None
+    last_event_id: str
+    change_summary: str = ""
+
+
+class ToolFailure(Frozen):
+    """A failed call and how often the same tool failed in a row."""
+
+    tool_call_id: str
+    name: str
+    kind: str
+    message: str
+    event_id: str
+    retries: int = 0
+
+
+class State(Frozen):
+    """The working state after `source_event_id`."""
+
+    session_id: str
+    source_event_id: str = ""
+    version: int = 0
+    goal: Goal = Field(default_factory=lambda: Goal())
+    plan: Plan = Field(default_factory=lambda: Plan())
+    constraints: Constraints = Field(default_factory=lambda: Constraints())
+    facts: Annotated[tuple[Fact, ...], type_of_sequence] = ()
+    decisions: Annotated[tuple[Decision, ...], type_of_sequence] = ()
+    artifacts: Annotated[tuple[StateArtifact, ...], type_of_sequence] = ()
+    files: dict[str, FileState] = Field(default_factory=dict[str, FileState])
+    tool_failures: Annotated[tuple[ToolFailure, ...], type_of_sequence] = ()
+    open_questions: Names = ()
+    last_compaction_id: str | None = None
+
+
+class StatePatch(Frozen):
+    """A validated change of state asked for by a tool call; absent parts stay as they are."""
+
+    plan: Plan | None = None

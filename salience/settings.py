@@ -1,0 +1,61 @@
+"""Where Salience runs and whom it talks to: `SALIENCE_*` variables over one TOML file over defaults.
+
+Nothing here is read by the core or by workflow code; settings meet the edges and the activities only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+
+def default_home() -> Path:
+    """`$SALIENCE_HOME`, else the platform's user data folder (design §8)."""
+    if named := os.environ.get("SALIENCE_HOME"):
+        return Path(named).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "salience"
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "salience"
+
+
+class Settings(BaseSettings):
+    """All settings of one process.
+
+    A backend address that is empty means "the embedded one under `home`"; `salience.local` fills it in from the
+    running stack. An unknown key in the TOML file is refused, because a typo there would otherwise be ignored for ever.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SALIENCE_", extra="forbid", frozen=True)
+
+    home: Path = Field(default_factory=default_home, description="Folder of the embedded stack's state.")
+    temporal_address: str = Field("", description="host:port of the Temporal frontend; empty: the embedded server.")
+    temporal_namespace: str = Field("default", description="Temporal namespace.")
+    postgres_dsn: str = Field("", description="libpq URI of the runtime role; empty: the embedded Postgres.")
+    blob_dir: str = Field("", description="Folder of the file blob store; empty: `home`/blobs.")
+    task_queue: str = Field("salience", description="Task queue of sessions and their activities (spec LOOP-2c).")
+    tenant: str = Field("default", description="First part of every key in the store.")
+    model: str = Field("", description="Default model as provider/model; `script:FILE` for the scripted one.")
+    log_level: str = Field("INFO", description="Level of the worker's and supervisor's log files.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        toml = TomlConfigSettingsSource(settings_cls, default_home() / "salience.toml")
+        return init_settings, env_settings, toml
+
+    @property
+    def blobs(self) -> Path:
+        """Folder of the file blob store."""
+        return Path(self.blob_dir) if self.blob_dir else self.home / "blobs"
