@@ -1,0 +1,1 @@
+"""What a process tells about itself, and where a test may stop it."""
