@@ -27,6 +27,9 @@ SPILL_BYTES: Final = 32 * 1024
 """A user text longer than this many bytes lies in a blob; history and journal hold its beginning."""
 MAX_PROMPT_BYTES: Final = 50 * 1024 * 1024
 
+REPORTED_FAILURES: Final = frozenset({"workspace_gone", "unavailable"})
+"""Types of errors that `run_tool` raises before it has changed anything, effects included."""
+
 OPEN_RUN: Final = "open_run"
 BUILD_CONTEXT: Final = "build_context"
 CALL_MODEL: Final = "call_model"
@@ -185,6 +188,7 @@ class RunTool(Frozen):
     tool_call_id: str
     name: str
     response_ref: str
+    tool_class: ToolClass = "effect"
 
 
 class InspectEffect(Frozen):
@@ -233,7 +237,8 @@ class Unarchived(Frozen):
 
 __all__ = [
     "ARCHIVE_RUN", "ARCHIVE_WORKFLOW_TYPE", "AWAIT_CLOSE", "BUILD_CONTEXT", "CALL_MODEL", "INSPECT_EFFECT",
-    "LIST_UNARCHIVED", "MAX_PAYLOAD_BYTES", "MAX_PROMPT_BYTES", "OPEN_RUN", "PREVIEW_BYTES", "PROJECT", "RUN_TOOL",
+    "LIST_UNARCHIVED", "MAX_PAYLOAD_BYTES", "MAX_PROMPT_BYTES", "OPEN_RUN", "PREVIEW_BYTES", "PROJECT", "REPORTED_FAILURES",
+    "RUN_TOOL",
     "SPILL_BYTES", "TASK_QUEUE", "WORKFLOW_TYPE", "ArchiveRun", "Archived", "BuildContext", "BuiltContext", "CallModel",
     "CallPreview", "InspectEffect", "ModelAnswer", "ModelFailure", "Names", "OpenRun", "OpenedRun", "Project",
     "Projected", "Prompt", "Receipt", "RunTool", "SessionCarry", "SessionResult", "SessionStart", "Unarchived",

@@ -1,4 +1,4 @@
-"""The environment a context was compiled in: recorded by content, so that a past bundle can be rebuilt (spec CTX-1, CTX-5)."""
+"""The environment of a context, recorded by content so that a past bundle can be rebuilt (spec CTX-1, CTX-5)."""
 
 from __future__ import annotations
 

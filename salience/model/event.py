@@ -92,6 +92,18 @@ class SessionResumed(Payload):
     limits: Limits | None = None
 
 
+class SessionForked(Payload):
+    """The log branched: an operator's reset made a run that shares the base run's history up to a point.
+
+    What the base run did after that point stays in the journal, because it happened.
+    """
+
+    actor = "system"
+    how: Literal["reset"]
+    base_run_id: str
+    base_history_event_id: int
+
+
 class TurnInterrupted(Payload):
     """The user interrupted what was running; unanswered calls get a paired result."""
 
@@ -261,9 +273,10 @@ class StateUpdated(Payload):
 PAYLOADS: dict[str, type[Payload]] = {
     cls.__name__: cls
     for cls in (
-        SessionStarted, SessionConfigured, UserPromptSubmitted, SessionPaused, SessionResumed, TurnInterrupted,
-        SessionEnded, ContextBuilt, ModelRequestStarted, ModelResponseReceived, ModelRequestFailed, ToolCallRequested,
-        ToolCallStarted, ToolCallFinished, ToolCallFailed, FileRead, FileWritten, DiffApplied, StateUpdated,
+        SessionStarted, SessionConfigured, UserPromptSubmitted, SessionPaused, SessionResumed, SessionForked,
+        TurnInterrupted, SessionEnded, ContextBuilt, ModelRequestStarted, ModelResponseReceived, ModelRequestFailed,
+        ToolCallRequested, ToolCallStarted, ToolCallFinished, ToolCallFailed, FileRead, FileWritten, DiffApplied,
+        StateUpdated,
     )
 }  # fmt: skip
 """The closed union: an event type is here exactly when something emits it."""

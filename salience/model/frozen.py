@@ -13,7 +13,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, protected_namespaces=())
 
     def plain(self) -> dict[str, Any]:
-        """The value as JSON data, without fields that are None, so that a later optional field changes no old digest."""
+        """The value as JSON data without fields that are None: a later optional field changes no old digest."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

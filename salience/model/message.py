@@ -37,7 +37,7 @@ class ImageRefBlock(Frozen):
 
 
 class ToolCallBlock(Frozen):
-    """One call the model asks for. `args` is the parsed object; `raw_args` holds the text when it was no JSON object."""
+    """One call the model asks for; `raw_args` holds the arguments as text when they were no JSON object."""
 
     type: Literal["tool_call"] = "tool_call"
     tool_call_id: str
@@ -133,11 +133,11 @@ class CompiledMessage(Frozen):
 
     role: Role
     content: Blocks
-    label: str | None = Field(None, description="For data that is not the user's words: what it is, shown in its fence.")
+    label: str | None = Field(None, description="What it is, for data that is not the user's words.")
 
 
 class Usage(Frozen):
-    """Tokens of one model call; cached is part of input, reasoning part of output; None means the provider did not say."""
+    """Tokens of one model call; cached is part of input, reasoning of output; None: the provider did not say."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Text that passed here is valid UTF-8 without NUL: it can be serialised and stored anywhere (design §5, one text boundary)."""
+"""Text that passed here is valid UTF-8 without NUL: it can be serialised and stored anywhere (design §5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool is a contract — schema, effect class, boundary — and its outcome declares every file it touched (spec LOOP-4)."""
+"""A tool is a contract: schema, effect class, boundary; its outcome declares every file touched (spec LOOP-4)."""
 
 from __future__ import annotations
 
