@@ -15,6 +15,7 @@ from salience.model.event import Anchor, ModelFailureKind
 from salience.model.frozen import Frozen, Names, type_of_sequence
 from salience.model.message import StopReason, Usage
 from salience.model.session import Limits, ModelSettings, SessionConfig, TerminalReason
+from salience.model.state import Plan
 from salience.model.tool import ToolClass
 
 WORKFLOW_TYPE: Final = "AgentSession"
@@ -61,6 +62,16 @@ class Receipt(Frozen):
     position: int = Field(description="1 for the first input of the session that was acknowledged, and so on.")
 
 
+class Tally(Frozen):
+    """Counts a run keeps in memory for the `stats` query; the store has the whole of it."""
+
+    model_failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+    tool_failures: int = 0
+
+
 class SessionCarry(Frozen):
     """What a run hands to the next: small, versioned, and enough to go on (spec LOOP-8); under 64 KiB."""
 
@@ -73,7 +84,11 @@ class SessionCarry(Frozen):
         (), description="The latest message ids with their positions, oldest first."
     )
     undelivered: int = Field(0, description="Inputs acknowledged that no context has been built with.")
+    transition: str = Field("", description="Why the next context is due; empty when nothing is.")
+    retries: int = Field(0, description="Model calls in a row that gave no answer.")
     paused: bool = False
+    plan: Plan | None = None
+    tally: Tally = Field(default_factory=lambda: Tally())
     limits: Limits | None = None
     tool_classes: dict[str, ToolClass] = Field(default_factory=dict[str, ToolClass])
     model: str = ""
@@ -84,7 +99,8 @@ class SessionStart(Frozen):
     """The start input of a run. A plain client needs only `task`."""
 
     task: str | Prompt | None = None
-    cwd: str | None = None
+    cwd: str | None = Field(None, description="Absolute path of the workspace, when no config is given.")
+    model: str | None = Field(None, description="provider/model, when no config is given.")
     config: SessionConfig | None = None
     resume: bool = Field(False, description="The session has ended before; go on with its record.")
     model_settings: ModelSettings | None = Field(None, alias="model_config", description="A new model, at resume.")
@@ -108,6 +124,8 @@ class OpenRun(Frozen):
     """Finish the record of the runs before, archive them, and configure this one."""
 
     session_id: str
+    cwd: str | None = None
+    model: str | None = None
 
 
 class OpenedRun(Frozen):
@@ -115,7 +133,6 @@ class OpenedRun(Frozen):
 
     anchor: Anchor
     config: SessionConfig | None = Field(None, description="The whole configuration, when this activity resolved it.")
-    previous_run_id: str | None = None
     carry: SessionCarry | None = Field(None, description="From the record, when the run was not continued as new.")
     limits: Limits
     model: str
@@ -241,5 +258,5 @@ __all__ = [
     "RUN_TOOL",
     "SPILL_BYTES", "TASK_QUEUE", "WORKFLOW_TYPE", "ArchiveRun", "Archived", "BuildContext", "BuiltContext", "CallModel",
     "CallPreview", "InspectEffect", "ModelAnswer", "ModelFailure", "Names", "OpenRun", "OpenedRun", "Project",
-    "Projected", "Prompt", "Receipt", "RunTool", "SessionCarry", "SessionResult", "SessionStart", "Unarchived",
+    "Projected", "Prompt", "Receipt", "RunTool", "SessionCarry", "SessionResult", "SessionStart", "Tally", "Unarchived",
 ]  # fmt: skip
