@@ -47,7 +47,10 @@ class AgentSession:
 
     @workflow.init
     def __init__(self, raw: RawValue) -> None:
-        self._start = _parse_start(raw)
+        parsed = _parse_start(raw)
+        # Raised in `run`: an error here would fail the workflow task for ever instead of ending the workflow.
+        self._invalid = parsed if isinstance(parsed, ApplicationError) else None
+        self._start = calls.SessionStart() if isinstance(parsed, ApplicationError) else parsed
         carry = self._start.carry or calls.SessionCarry()
         self._take_over(carry)
         self._archiving = False
@@ -85,6 +88,8 @@ class AgentSession:
     async def run(self, raw: RawValue) -> calls.SessionResult:
         """Work until a terminal reason; raises ContinueAsNewError when the history has grown enough."""
         del raw
+        if self._invalid is not None:
+            raise self._invalid
         try:
             await self._open()
             end = await self._loop()
@@ -510,14 +515,14 @@ def _json(raw: RawValue) -> Any:
         return None
 
 
-def _parse_start(raw: RawValue) -> calls.SessionStart:
-    """The start input; a bare string is the task. An input that cannot be one ends the run with the reason."""
+def _parse_start(raw: RawValue) -> calls.SessionStart | ApplicationError:
+    """The start input; a bare string is the task. For an input that cannot be one, the error that ends the run."""
     value = _json(raw)
     try:
         return calls.SessionStart.model_validate(value if isinstance(value, dict) else {"task": value})
     except ValueError as error:
         message = "; ".join(str(error).splitlines()[:6])
-        raise ApplicationError(f"invalid start input: {message}", type="invalid_session", non_retryable=True) from None
+        return ApplicationError(f"invalid start input: {message}", type="invalid_session", non_retryable=True)
 
 
 def _ending_of(error: ActivityError) -> TerminalReason:

@@ -8,6 +8,7 @@ import tempfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote, unquote
 
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.model.canonical import digest
@@ -32,6 +33,14 @@ class BlobStore(Protocol):
 
     async def exists(self, ref: str) -> bool:
         """Whether there is such a blob; says nothing about its bytes."""
+        ...
+
+    async def name(self, name: str, ref: str) -> None:
+        """Give a blob a name with slashes, so that it can be found when every database is lost."""
+        ...
+
+    async def named(self, prefix: str) -> dict[str, str]:
+        """Names under a prefix with their digests."""
         ...
 
 
@@ -72,6 +81,25 @@ class FileBlobs:
     async def exists(self, ref: str) -> bool:
         return ref in self._cache or await asyncio.to_thread(self.path(ref).is_file)
 
+    async def name(self, name: str, ref: str) -> None:
+        await asyncio.to_thread(self._write_file, self._named(name), ref.encode())
+
+    async def named(self, prefix: str) -> dict[str, str]:
+        return await asyncio.to_thread(self._list, prefix)
+
+    def _named(self, name: str) -> Path:
+        # Names hold session ids, which are opaque: quoting keeps any of them inside the folder.
+        return self._root / "names" / "/".join(quote(part, safe="") or "%00" for part in name.split("/"))
+
+    def _list(self, prefix: str) -> dict[str, str]:
+        root = self._root / "names"
+        found: dict[str, str] = {}
+        for path in sorted(self._named(prefix).rglob("*")):
+            if path.is_file() and not path.name.startswith(".writing-"):
+                name = "/".join(unquote(part) for part in path.relative_to(root).parts)
+                found[name] = path.read_text()
+        return found
+
     def _remember(self, ref: str, data: bytes) -> None:
         if ref in self._cache or len(data) > self._cache_bytes // 8:
             return
@@ -95,6 +123,9 @@ class FileBlobs:
         final = self.path(ref)
         if final.exists() and final.stat().st_size == len(data):
             return
+        self._write_file(final, data)
+
+    def _write_file(self, final: Path, data: bytes) -> None:
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             fd, temporary = tempfile.mkstemp(dir=final.parent, prefix=".writing-")

@@ -1,0 +1,107 @@
+"""A stored bundle is its manifest; texts are kept once, by content, however many bundles share them (design §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from salience.errors import NotFound
+from salience.model.bundle import BundleSummary
+from salience.store.postgres import Connection, Postgres
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBundle:
+    """One row: where the bundle stands, and its manifest as canonical JSON."""
+
+    bundle_id: str
+    turn: int
+    epoch: int
+    source_seq: int
+    bundle_hash: str
+    manifest: str
+    summary: str
+
+
+class Bundles:
+    """Manifests of bundles and the texts that the builder wrote for them."""
+
+    def __init__(self, postgres: Postgres, tenant: str) -> None:
+        self._postgres = postgres
+        self._tenant = tenant
+
+    async def put(
+        self,
+        connection: Connection,
+        session_id: str,
+        summary: BundleSummary,
+        source_seq: int,
+        manifest: str,
+        texts: dict[str, bytes],
+    ) -> None:
+        """Store a bundle inside the caller's transaction; storing it again changes nothing."""
+        if texts:
+            await connection.execute(
+                "INSERT INTO segments (tenant, digest, body) SELECT %s, * FROM unnest(%s::text[], %s::bytea[])"
+                " ON CONFLICT DO NOTHING",
+                (self._tenant, list(texts), list(texts.values())),
+            )
+        await connection.execute(
+            "INSERT INTO bundles (tenant, session_id, bundle_id, turn, epoch, source_seq, bundle_hash, manifest, summary)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+            (
+                self._tenant,
+                session_id,
+                summary.bundle_id,
+                summary.turn,
+                summary.epoch,
+                source_seq,
+                summary.bundle_hash,
+                manifest,
+                summary.model_dump_json(exclude_none=True),
+            ),
+        )
+
+    async def get(self, session_id: str, bundle_id: str | None = None, *, at_seq: int | None = None) -> StoredBundle:
+        """A bundle by id, the latest built from nothing after a seq, or the latest of all.
+
+        Raises:
+            NotFound: there is none.
+        """
+        where, values = "", [self._tenant, session_id]
+        if bundle_id is not None:
+            where, values = "AND bundle_id = %s", [*values, bundle_id]
+        elif at_seq is not None:
+            where, values = "AND source_seq <= %s", [*values, at_seq]
+        async with self._postgres.connection() as connection:
+            found = await connection.execute(
+                f"SELECT {_COLUMNS} FROM bundles WHERE tenant = %s AND session_id = %s {where}"
+                " ORDER BY source_seq DESC, turn DESC LIMIT 1",
+                values,
+            )
+            row = await found.fetchone()
+        if row is None:
+            raise NotFound(f"session {session_id} has no such bundle", mend=f"salience show {session_id}")
+        return StoredBundle(*row)
+
+    async def epoch(self, session_id: str, bundle: StoredBundle) -> list[StoredBundle]:
+        """The bundles of an epoch up to and including one, in order: together they give its segments."""
+        async with self._postgres.connection() as connection:
+            found = await connection.execute(
+                f"SELECT {_COLUMNS} FROM bundles WHERE tenant = %s AND session_id = %s AND epoch = %s"
+                " AND turn <= %s ORDER BY source_seq, turn",
+                (self._tenant, session_id, bundle.epoch, bundle.turn),
+            )
+            return [StoredBundle(*row) for row in await found.fetchall()]
+
+    async def texts(self, digests: list[str]) -> dict[str, bytes]:
+        """The texts of digests as far as the builder wrote them."""
+        if not digests:
+            return {}
+        async with self._postgres.connection() as connection:
+            found = await connection.execute(
+                "SELECT digest, body FROM segments WHERE tenant = %s AND digest = ANY(%s)", (self._tenant, digests)
+            )
+            return {row[0]: bytes(row[1]) for row in await found.fetchall()}
+
+
+_COLUMNS = "bundle_id, turn, epoch, source_seq, bundle_hash, manifest, summary"
