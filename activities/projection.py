@@ -88,8 +88,7 @@ class Projector:
             events, artifacts = await self._append(connection, projection, history)
             yield Projecting(projection, connection, events)
             entries = projection.transcript.entries[length:]
-            if events or entries or position.seq == 0:
-                await self._journal.save(connection, projection, events, artifacts, entries)
+            await self._journal.save(connection, projection, events, artifacts, entries)
         self._keep(projection)
 
     async def project(self, session_id: str, run_id: str, *, upto_activity: str | None = None) -> Projection:

@@ -37,7 +37,8 @@ class Workplace(Frozen):
     turn: int = 0
     finished_model_calls: int = Field(0, description="Answers and failures; the index of the next model call.")
     positions: int = 0
-    epoch: dict[str, Any] | None = Field(None, description="The context builder's epoch, as it saved it.")
+    epoch: dict[str, Any] | None = Field(None, description="The builder's epoch as of the last ContextBuilt.")
+    built_epoch: dict[str, Any] | None = Field(None, description="{bundle_id, state} of a build not yet in the log.")
     last_words: str = ""
     first_prompt: str = ""
     run_turns: int = 0
@@ -124,6 +125,10 @@ def _fold_workplace(workplace: Workplace, event: ev.Event) -> Workplace:
                 change["first_prompt"] = text.preview(prompt.text, 300)
         case ev.ContextBuilt(bundle=bundle):
             change |= {"turn": bundle.turn, "run_turns": workplace.run_turns + 1}
+            built = workplace.built_epoch
+            if built is not None and built["bundle_id"] == bundle.bundle_id:
+                # Only a build that the log has counts: one whose run ended first never happened for the next.
+                change |= {"epoch": built["state"], "built_epoch": None}
         case ev.ModelResponseReceived() as answer:
             change["finished_model_calls"] = workplace.finished_model_calls + 1
             if answer.text_preview:

@@ -1,0 +1,57 @@
+"""Every activity beats while it runs, and a repeated attempt leaves a row: history keeps only the last one (design §2)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from salience.errors import BackendUnavailable
+from salience.store.ledger import Ledger
+
+BEAT_S = 0.8
+"""The worker's throttle is 1 s and the heartbeat timeout 3 s: two beats may be lost before a worker counts as dead."""
+
+
+class Attempts(Interceptor):
+    """Wraps all activities of a worker."""
+
+    def __init__(self, ledger: Ledger, worker: str) -> None:
+        self._ledger = ledger
+        self._worker = worker
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """See base class."""
+        return _Beating(next, self._ledger, self._worker)
+
+
+class _Beating(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, ledger: Ledger, worker: str) -> None:
+        super().__init__(next)
+        self._ledger = ledger
+        self._worker = worker
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        beating = asyncio.create_task(_beat())
+        try:
+            if info.attempt > 1 and info.workflow_id and info.workflow_run_id:
+                await self._note(info.workflow_id, info.workflow_run_id, info.activity_id, info.attempt)
+            return await self.next.execute_activity(input)
+        finally:
+            beating.cancel()
+
+    async def _note(self, session_id: str, run_id: str, activity_id: str, attempt: int) -> None:
+        try:
+            await self._ledger.attempt(session_id, run_id, activity_id, attempt, self._worker)
+        except BackendUnavailable:
+            # The ledger of attempts is evidence, not a condition: the activity itself will meet the outage.
+            activity.logger.warning("attempt %s of %s could not be noted", attempt, activity_id)
+
+
+async def _beat() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(BEAT_S)

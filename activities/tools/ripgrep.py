@@ -1,0 +1,80 @@
+"""ripgrep runs without configuration, inside the workspace, in one fixed order, and only as long as its lines are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from activities.tools.result import Refused, Site
+from salience.model.text import decode
+from salience.workspace.paths import SCRATCH_PREFIX, locate
+
+TIMEOUT_S = 60.0
+_LINE_LIMIT = 1024 * 1024
+
+
+async def lines(site: Site, options: list[str], *, path: str, glob: str | None, ignored: bool, limit: int) -> tuple[list[str], bool]:
+    """The first lines ripgrep says.
+
+    Args:
+        site: whose workspace is searched.
+        options: what to do, as ripgrep takes it.
+        path: where, as the model named it.
+        glob: only files like this.
+        ignored: also files that ignore files leave out.
+        limit: most lines.
+
+    Returns:
+        The lines without their ends, and whether there were more.
+
+    Raises:
+        Refused: the pattern or glob is wrong, the path is not there, or it took too long.
+    """
+    place = await asyncio.to_thread(_place, site, path)
+    argv = [
+        _binary(), "--no-config", "--color=never", "--sort=path", "--hidden", "--no-messages", "--no-require-git",
+        "--no-ignore-parent", "--no-ignore-global", *(["--no-ignore"] if ignored else []), *options,
+        *([f"--glob={glob}"] if glob else []), "--glob=!.git", f"--glob=!{SCRATCH_PREFIX}*",
+        *(f"--glob=!/{hidden}" for hidden in sorted(site.workspace.hidden)),
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        *argv, "--", place, cwd=site.workspace.root, env={"LANG": "C.UTF-8"}, limit=_LINE_LIMIT,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    complaint = asyncio.create_task(process.stderr.read(_LINE_LIMIT))
+    found: list[str] = []
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(found) <= limit and (line := await process.stdout.readline()):
+                found.append(decode(line).rstrip("\r\n").removeprefix("./"))
+            if len(found) <= limit:
+                code = await process.wait()
+                if code == 2 and (said := decode(await complaint).strip()):
+                    raise Refused(f"ripgrep refused: {said[:1000]}", kind="invalid_arguments")
+    except TimeoutError:
+        raise Refused(f"the search took longer than {TIMEOUT_S:.0f} s; narrow it with path or glob", kind="timed_out") from None
+    finally:
+        complaint.cancel()
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    return found[:limit], len(found) > limit
+
+
+def _place(site: Site, path: str) -> str:
+    with locate(site.workspace, path) as spot:
+        if spot.status is None:
+            raise Refused(f"there is nothing at {spot.path}")
+        return f"./{spot.path}"
+
+
+def _binary() -> str:
+    beside = Path(sys.executable).parent / "rg"
+    found = str(beside) if beside.is_file() else shutil.which("rg")
+    if found is None:
+        raise Refused("ripgrep is not installed on this worker; use run_command with grep or find", kind="unavailable")
+    return found

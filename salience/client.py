@@ -1,0 +1,336 @@
+"""The verbs of a session for Python programs: everything that acknowledges, answers or reads (spec PPL-2, LOOP-2)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from salience.errors import BackendUnavailable, InputTooLarge, NotFound, SalienceError, UsageError
+from salience.local import resolve
+from salience.log import prompt as prompts
+from salience.model import calls, text
+from salience.model.canonical import digest
+from salience.model.event import Event
+from salience.model.session import Limits, ModelSettings, Session, SessionConfig
+from salience.model.state import State
+from salience.model.stats import Stats
+from salience.projection.projection import SavedProjection
+from salience.settings import Settings
+from salience.store.blobs import BlobStore, FileBlobs
+from salience.store.bundles import Bundles
+from salience.store.journal import Journal
+from salience.store.postgres import Postgres
+from salience.wire import connect
+
+RPC_TIMEOUT = timedelta(seconds=30)
+
+
+class Salience:
+    """A connection to a deployment. Use `Salience.connect()` as an async context manager.
+
+    Args:
+        settings: resolved settings.
+        temporal: a client made by `salience.wire.connect`.
+    """
+
+    def __init__(self, settings: Settings, temporal: Client) -> None:
+        self.settings = settings
+        self.temporal = temporal
+        self.postgres = Postgres(settings.postgres_dsn, max_size=4)
+        self.blobs: BlobStore = FileBlobs(settings.blobs)
+        self.journal = Journal(self.postgres, settings.tenant)
+        self.bundles = Bundles(self.postgres, settings.tenant)
+
+    @classmethod
+    async def connect(cls, settings: Settings | None = None) -> Salience:
+        """Connect to the deployment that the settings name, the embedded stack by default.
+
+        Raises:
+            StackNotRunning: nothing is configured and the embedded stack is not up.
+            BackendUnavailable: Temporal does not answer.
+        """
+        resolved = resolve(settings or Settings())
+        return cls(resolved, await connect(resolved))
+
+    async def __aenter__(self) -> Salience:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close_connection()
+
+    async def close_connection(self) -> None:
+        """Give the connections back; the sessions go on."""
+        await self.postgres.close()
+
+    # --- starting and speaking ----------------------------------------------------------------------------------------
+
+    async def start(
+        self, config: SessionConfig, task: str | None = None, *, session_id: str | None = None, message_id: str = ""
+    ) -> str:
+        """Start a session; returns its id when the task is acknowledged.
+
+        Idempotent by `session_id`: starting one that runs gives the task to it as further input, and one that has ended
+        goes on.
+
+        Raises:
+            InputTooLarge: the task is over 50 MB.
+            UsageError: the session id is not usable.
+            BackendUnavailable: Temporal did not answer.
+        """
+        session_id = session_id or new_session_id()
+        check_session_id(session_id)
+        prompt = await self._prompt(task, message_id or f"task-{session_id}") if task is not None else None
+        start = calls.SessionStart(task=prompt, config=config)
+        try:
+            await self.temporal.start_workflow(
+                calls.WORKFLOW_TYPE,
+                start,
+                id=session_id,
+                task_queue=self.settings.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                rpc_timeout=RPC_TIMEOUT,
+            )
+        except WorkflowAlreadyStartedError:
+            if prompt is not None:
+                await self._submit(session_id, prompt, resume=calls.SessionStart(resume=True))
+        except RPCError as error:
+            raise _unavailable(error) from error
+        return session_id
+
+    async def say(
+        self,
+        session_id: str,
+        words: str,
+        *,
+        message_id: str = "",
+        model_settings: ModelSettings | None = None,
+        limits: Limits | None = None,
+    ) -> calls.Receipt:
+        """Give a session input; one that has ended goes on in a new run.
+
+        Args:
+            message_id: makes the input idempotent; the same id is acknowledged again and delivered once.
+            model_settings: the model of the next run, when the session has ended.
+            limits: the limits of the next run, when the session has ended.
+
+        Raises:
+            NotFound: there is no such session.
+            InputTooLarge: over 50 MB.
+        """
+        await self._must_exist(session_id)
+        prompt = await self._prompt(words, message_id or f"msg-{uuid.uuid4().hex}")
+        resume = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
+        return await self._submit(session_id, prompt, resume=resume)
+
+    async def resume(
+        self, session_id: str, *, model_settings: ModelSettings | None = None, limits: Limits | None = None
+    ) -> str:
+        """Unpause a running session, or start the next run of one that has ended. Returns `active` or `started`."""
+        await self._must_exist(session_id)
+        try:
+            return await self._update(session_id, "resume")
+        except NotFound:
+            start = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
+            await self._start_run(session_id, start)
+            return "started"
+
+    async def interrupt(self, session_id: str, reason: str = "") -> str:
+        """Stop what a session is doing; it stays open for input. Returns what was running."""
+        await self._must_exist(session_id)
+        return await self._update(session_id, "interrupt", reason)
+
+    async def pause(self, session_id: str) -> str:
+        """Start no further model call or tool until `resume`."""
+        await self._must_exist(session_id)
+        return await self._update(session_id, "pause")
+
+    async def close(self, session_id: str) -> str:
+        """End a session; it stays readable and resumable."""
+        await self._must_exist(session_id)
+        try:
+            return await self._update(session_id, "close")
+        except NotFound:
+            return "closed"
+
+    async def result(self, session_id: str) -> calls.SessionResult:
+        """Wait for the running or latest run to end, through continue-as-new.
+
+        Raises:
+            NotFound: there is no such workflow within Temporal's retention.
+        """
+        handle = self.temporal.get_workflow_handle(session_id, result_type=calls.SessionResult)
+        try:
+            return await handle.result()
+        except RPCError as error:
+            raise _not_found_or_unavailable(error, session_id) from error
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def list(self, *, limit: int = 100, status: str | None = None) -> list[dict[str, Any]]:
+        """Sessions by latest change, as rows of `salience.store.journal.Journal.sessions`."""
+        return await self.journal.sessions(limit=limit, status=status)
+
+    async def session(self, session_id: str) -> Session:
+        """The session as the journal knows it; works for running and ended ones alike."""
+        return session_of(session_id, await self.journal.latest(session_id))
+
+    async def state(self, session_id: str) -> State:
+        """The latest state in the store."""
+        return (await self.journal.latest(session_id)).state
+
+    async def stats(self, session_id: str) -> Stats:
+        """The latest stats in the store."""
+        return (await self.journal.latest(session_id)).stats
+
+    def events(self, session_id: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+        """The journal's events after a seq."""
+        return self.journal.events(session_id, after=after, upto=upto)
+
+    async def query(self, session_id: str, name: str) -> dict[str, Any] | None:
+        """Ask the workflow itself; None when no worker answers, so that the store is the answer."""
+        try:
+            return await self._handle(session_id).query(name, rpc_timeout=timedelta(seconds=5))
+        except (RPCError, asyncio.TimeoutError):
+            return None
+
+    async def running(self, session_id: str) -> bool:
+        """Whether a run of the session is open right now."""
+        try:
+            description = await self._handle(session_id).describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return False
+            raise _unavailable(error) from error
+        return description.close_time is None
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(session_id)
+
+    async def _prompt(self, words: str, message_id: str) -> calls.Prompt:
+        """Mend and spill before anything is sent (design §8)."""
+        size = len(words.encode("utf-8", "surrogatepass"))
+        if size > calls.MAX_PROMPT_BYTES:
+            raise InputTooLarge(
+                f"the message has {size // 1_000_000} MB, the limit is {calls.MAX_PROMPT_BYTES // 1_048_576} MB",
+                mend="put it into a file of the workspace and name the file",
+            )
+        kept = prompts.keep(calls.Prompt.model_construct(text=words, message_id=text.mend(message_id)[:200]))
+        for data in kept.blobs.values():
+            await self.blobs.put(data)
+        if prompts.is_empty(kept.prompt):
+            raise UsageError("the message is empty")
+        return kept.prompt
+
+    async def _submit(self, session_id: str, prompt: calls.Prompt, *, resume: calls.SessionStart) -> calls.Receipt:
+        """Update a running session, or start its next run with the input: one request, whichever it is."""
+        operation = WithStartWorkflowOperation(
+            calls.WORKFLOW_TYPE,
+            resume,
+            id=session_id,
+            task_queue=self.settings.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        )
+        try:
+            return await self.temporal.execute_update_with_start_workflow(
+                "submit",
+                prompt,
+                start_workflow_operation=operation,
+                id=f"{prompt.message_id}-{digest(prompt.text)[:8]}",
+                result_type=calls.Receipt,
+                rpc_timeout=RPC_TIMEOUT,
+            )
+        except WorkflowUpdateFailedError as error:
+            raise SalienceError(str(error.cause)) from error
+        except RPCError as error:
+            raise _unavailable(error) from error
+
+    async def _start_run(self, session_id: str, start: calls.SessionStart) -> None:
+        try:
+            await self.temporal.start_workflow(
+                calls.WORKFLOW_TYPE,
+                start,
+                id=session_id,
+                task_queue=self.settings.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                rpc_timeout=RPC_TIMEOUT,
+            )
+        except RPCError as error:
+            raise _unavailable(error) from error
+
+    async def _update(self, session_id: str, name: str, *values: Any) -> str:
+        try:
+            return await self._handle(session_id).execute_update(
+                name, *values, result_type=str, rpc_timeout=RPC_TIMEOUT
+            )
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.type == "AcceptedUpdateCompletedWorkflow":
+                return name
+            raise SalienceError(str(cause)) from error
+        except RPCError as error:
+            raise _not_found_or_unavailable(error, session_id) from error
+
+    async def _must_exist(self, session_id: str) -> None:
+        if await self.journal.position(session_id) is None and not await self.running(session_id):
+            raise NotFound(f"no session {session_id!r}", mend="salience list")
+
+
+def new_session_id() -> str:
+    """An opaque, unused session id."""
+    return f"s-{uuid.uuid4().hex[:12]}"
+
+
+def check_session_id(session_id: str) -> None:
+    """Refuse what Temporal or a file name could not carry.
+
+    Raises:
+        UsageError: empty, over 200 characters, with control characters, or with a slash (archives are named by it).
+    """
+    if not 0 < len(session_id) <= 200 or "/" in session_id or not session_id.isprintable():
+        raise UsageError(
+            f"session id {session_id[:50]!r} is not usable", mend="use 1 to 200 printable characters without a slash"
+        )
+
+
+def session_of(session_id: str, saved: SavedProjection) -> Session:
+    """The session as seen from outside, from its projection."""
+    place = saved.workplace
+    if place.config is None:
+        raise NotFound(f"session {session_id} has no configuration yet; its first run has not begun")
+    return Session(
+        session_id=session_id,
+        root_session_id=session_id,
+        leaf_event_id=place.leaf_event_id,
+        status=place.status,
+        end_reason=place.end_reason,  # type: ignore[arg-type]
+        cwd=place.config.cwd,
+        repo_root=place.config.repo_root,
+        model_settings=place.config.model_settings,
+        context_config=place.config.context_config,
+        permission_config=place.config.permission_config,
+        limits=place.config.limits,
+        created_at=place.created_at,
+        updated_at=place.updated_at,
+    )
+
+
+def _unavailable(error: RPCError) -> BackendUnavailable:
+    return BackendUnavailable(f"Temporal did not answer: {error.message}", mend="salience doctor")
+
+
+def _not_found_or_unavailable(error: RPCError, session_id: str) -> SalienceError:
+    if error.status == RPCStatusCode.NOT_FOUND:
+        return NotFound(f"session {session_id} is not running", mend=f"salience resume {session_id}")
+    return _unavailable(error)
