@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.projection import Projecting, Projector
 from activities.tools.catalog import specs
-from salience.context.builder import Built, BuildInput, build, refs_needed
+from salience.context.builder import Built, build, refs_needed
 from salience.context.epoch import Epoch, EpochState
-from salience.context.manifest import BundleManifest, assemble, compile_messages
+from salience.context.inputs import BuildInput
+from salience.context.manifest import assemble
+from salience.context.messages import compile_messages
 from salience.errors import NotFound
 from salience.model import calls
-from salience.model.canonical import canonical_json, digest
+from salience.model.bundle import BundleManifest
+from salience.model.canonical import canonical_json
+from salience.model.environment import Environment
 from salience.model.message import CompiledMessage
 from salience.model.session import ModelSettings, SessionConfig
 from salience.model.tool import ToolSpec
@@ -119,14 +123,14 @@ class ContextActivities:
         async with self._projector.projecting(asked.session_id, run_id, upto_activity=info.activity_id) as opened:
             failpoint("context.after_project")
             opened.projection.transcript.seal(opened.projection.cursor.seq)
-            built, config, environment_ref = await self._build(asked, opened.projection)
+            built, config = await self._build(asked, opened.projection)
             await self._store(opened, built)
         failpoint("context.after_build")
         self._remember(asked.session_id, built)
         self._contexts.keep(
             asked.session_id,
             built.summary.bundle_id,
-            Compiled(built.messages(), specs(config.tools), config.model_settings),
+            Compiled(built.messages, specs(config.tools), config.model_settings),
         )
         return calls.BuiltContext(
             bundle=built.summary,
@@ -136,25 +140,29 @@ class ContextActivities:
 
     async def _build(
         self, asked: calls.BuildContext, projection: Projection
-    ) -> tuple[Built, SessionConfig, str]:
+    ) -> tuple[Built, SessionConfig]:
         config = projection.workplace.config
         if config is None:
             raise NotFound(f"session {asked.session_id} has no configuration yet")
         around = self._look_around(config)
-        environment_ref = await self._keep_surroundings(around)
-        inputs = build_input(asked.session_id, asked.turn, projection, config, around, environment_ref)
-        epoch: Epoch | EpochState | None = self._epochs.pop(asked.session_id, None)
-        saved = projection.workplace.epoch
-        if saved is not None:
-            state = EpochState.model_validate(saved)
-            if not isinstance(epoch, Epoch) or epoch.state != state:
-                epoch = state
-        else:
-            epoch = None
-        needed = refs_needed(epoch, inputs)
+        around, environment_ref = await self._keep_surroundings(around, specs(config.tools))
+        inputs = build_input(
+            asked.session_id, asked.turn, projection, config, around.environment, environment_ref, specs(config.tools)
+        )
+        epoch = self._epoch(asked.session_id, projection)
         texts = dict(around.texts)
-        texts.update(await self._contexts.texts([ref for ref in needed if ref not in texts]))
-        return build(inputs.with_texts(texts.__getitem__), epoch), config, environment_ref
+        needed = [ref for ref in refs_needed(inputs, epoch) if ref not in texts]
+        texts.update(await self._contexts.texts(needed))
+        return build(replace(inputs, text_of=texts.__getitem__), epoch), config
+
+    def _epoch(self, session_id: str, projection: Projection) -> Epoch | EpochState | None:
+        """The epoch of the last build that the log has: warm where this process made it, else as it was stored."""
+        saved = projection.workplace.epoch
+        warm = self._epochs.pop(session_id, None)
+        if saved is None:
+            return None
+        state = EpochState.model_validate(saved)
+        return warm if warm is not None and warm.state == state else state
 
     def _look_around(self, config: SessionConfig) -> Surroundings:
         try:
@@ -166,10 +174,14 @@ class ContextActivities:
                 non_retryable=True,
             ) from None
 
-    async def _keep_surroundings(self, around: Surroundings) -> str:
+    async def _keep_surroundings(
+        self, around: Surroundings, tools: tuple[ToolSpec, ...]
+    ) -> tuple[Surroundings, str]:
         for data in around.texts.values():
             await self._blobs.put(data)
-        return await self._blobs.put(canonical_json(around.environment.plain()))
+        tools_ref = await self._blobs.put(canonical_json([tool.plain() for tool in tools]))
+        environment = around.environment.model_copy(update={"tools_ref": tools_ref})
+        return replace(around, environment=environment), await self._blobs.put(canonical_json(environment.plain()))
 
     async def _store(self, opened: Projecting, built: Built) -> None:
         projection = opened.projection
@@ -177,7 +189,7 @@ class ContextActivities:
             update={
                 "built_epoch": {
                     "bundle_id": built.summary.bundle_id,
-                    "state": built.epoch.state.model_dump(mode="json"),
+                    "state": built.state.model_dump(mode="json"),
                 }
             }
         )
@@ -201,10 +213,14 @@ def build_input(
     turn: int,
     projection: Projection,
     config: SessionConfig,
-    around: Surroundings,
+    environment: Environment,
     environment_ref: str,
+    tools: tuple[ToolSpec, ...],
 ) -> BuildInput:
-    """The builder's input from a fold whose transcript is sealed; `verify` rebuilds past bundles from the same."""
+    """The builder's input from a fold whose transcript is sealed; `verify` rebuilds past bundles from the same.
+
+    The texts are not loaded yet: `refs_needed` says which are missing.
+    """
     return BuildInput(
         session_id=session_id,
         turn=turn,
@@ -212,9 +228,9 @@ def build_input(
         source_event_id=projection.cursor.last_event_id or "",
         source_seq=projection.cursor.seq,
         config=config,
-        environment=around.environment,
+        environment=environment,
         environment_ref=environment_ref,
-        tools=specs(config.tools),
+        tools=tools,
         state=projection.state,
         earlier_runs=projection.workplace.earlier_runs,
         entries=projection.transcript.entries,
@@ -225,6 +241,3 @@ def build_input(
 
 def _not_loaded(ref: str) -> bytes:
     raise KeyError(ref)
-
-
-__all__ = ["Compiled", "ContextActivities", "Contexts", "build_input", "digest"]

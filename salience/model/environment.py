@@ -24,6 +24,8 @@ class Environment(Frozen):
     platform: str
     vcs_head: str | None = None
     instructions: Annotated[tuple[InstructionFile, ...], type_of_sequence] = ()
+    tools_ref: str = ""
+    """Blob with the tool contracts as they stood then: a later release may describe its tools in other words."""
 
 
 class EarlierRun(Frozen):

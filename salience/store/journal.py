@@ -200,6 +200,13 @@ class Journal:
             ),
         )
 
+    async def forget_folds(self, connection: Connection, session_id: str) -> None:
+        """Drop what can be folded again: transcript, snapshots, artifacts and bundles. The log itself stays."""
+        for table in ("messages", "state_snapshots", "artifacts", "bundles"):
+            await connection.execute(
+                f"DELETE FROM {table} WHERE tenant = %s AND session_id = %s", (self._tenant, session_id)
+            )
+
     async def register_archive(self, session_id: str, run_id: str, archive_ref: str, history_events: int) -> None:
         """Note where a run's history is kept."""
         async with self._postgres.connection() as connection:

@@ -1,0 +1,422 @@
+"""Verification takes nothing on trust: it walks the chain, decodes history again and compiles every bundle again (EVT-4).
+
+One walk serves `verify` and `verify --rebuild`: fold the events, and at each ContextBuilt compile the bundle that it tells of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field, replace
+
+from pydantic import TypeAdapter
+from temporalio.api.history.v1 import HistoryEvent
+
+from activities.archive import ArchiveManifest, archive_name, unpack
+from activities.context import build_input
+from salience.context.builder import Built, build, refs_needed
+from salience.context.epoch import Epoch, EpochState
+from salience.context.inputs import BUILDER_VERSION
+from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
+from salience.log.chain import Row, fault_of, row_of
+from salience.log.decode import Cursor, begin_run, decode, reset_point
+from salience.model import event as ev
+from salience.model.canonical import canonical_json
+from salience.model.environment import Environment
+from salience.model.tool import ToolSpec
+from salience.projection.projection import Projection, artifacts_of
+from salience.store.blobs import BlobStore
+from salience.store.bundles import Bundles
+from salience.store.history import Histories
+from salience.store.journal import Journal, Run, event_of
+from salience.store.postgres import Postgres
+from salience.verify import invariants
+from salience.verify.findings import Finding, Report
+
+SAVE_EVERY = 256
+_TOOLS = TypeAdapter(tuple[ToolSpec, ...])
+
+
+@dataclass(slots=True)
+class _Tally:
+    findings: list[Finding] = field(default_factory=list[Finding])
+    from_history: int = 0
+    from_archive: int = 0
+    not_retained: int = 0
+    resets: list[str] = field(default_factory=list[str])
+    bundles: int = 0
+    not_comparable: int = 0
+    blobs: int = 0
+
+    def add(self, rule: str, message: str, seq: int | None = None) -> None:
+        self.findings.append(Finding(rule=rule, message=message, seq=seq))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRun:
+    """A run's whole history and what decoding needs beside it."""
+
+    run: Run
+    events: list[HistoryEvent]
+    archived: bool
+
+
+class Verification:
+    """Verifies and rebuilds sessions from their raw log.
+
+    Args:
+        histories: None verifies without Temporal, from archives alone.
+    """
+
+    def __init__(
+        self, postgres: Postgres, journal: Journal, bundles: Bundles, blobs: BlobStore, histories: Histories | None
+    ) -> None:
+        self._postgres = postgres
+        self._journal = journal
+        self._bundles = bundles
+        self._blobs = blobs
+        self._histories = histories
+
+    async def verify(self, session_id: str) -> Report:
+        """Check a session of any status against its raw log, its chain and the invariants.
+
+        Raises:
+            NotFound: there is no such session.
+            BackendUnavailable: a store did not answer.
+        """
+        position = await self._journal.position(session_id)
+        if position is None:
+            raise NotFound(f"no session {session_id!r}", mend="salience list")
+        tally = _Tally()
+        rows = [row async for row in self._journal.rows(session_id)]
+        self._chain(rows, tally)
+        last = rows[-1] if rows else None
+        if (position.seq, position.head) != ((last.seq, last.hash) if last else (0, "")):
+            tally.add("EVT-4", f"the session stands at row {position.seq}, its journal ends at {len(rows)}", len(rows) + 1)
+        intact = not tally.findings
+        runs = await self._journal.runs(session_id)
+        await self._against_history(session_id, runs, rows, tally)
+        events = [event_of(row) for row in rows if row.payload is not None] if intact else []
+        erased = sum(row.payload is None for row in rows)
+        if intact and not erased:
+            await self._walk_and_compare(session_id, events, rows, tally)
+        return Report(
+            session_id=session_id,
+            ok=not tally.findings,
+            events=len(rows),
+            runs=len(runs),
+            runs_from_history=tally.from_history,
+            runs_from_archive=tally.from_archive,
+            runs_not_retained=tally.not_retained,
+            reset_runs=tuple(tally.resets),
+            bundles=tally.bundles,
+            bundles_not_comparable=tally.not_comparable,
+            erased=erased,
+            blobs=tally.blobs,
+            checked=("INV 1", "INV 4", "INV 5", "INV 6", "INV 7", "INV 12", "PRJ-1", "EVT-2", "EVT-4", "EVT-6"),
+            findings=tuple(tally.findings),
+        )
+
+    # --- the chain ----------------------------------------------------------------------------------------------------
+
+    def _chain(self, rows: list[Row], tally: _Tally) -> None:
+        previous, hashes = "", {0: ""}
+        for seq, row in enumerate(rows, start=1):
+            fault = fault_of(row, previous, seq)
+            if fault is not None:
+                tally.add("EVT-4", fault, seq)
+                return
+            previous = hashes[seq] = row.hash
+        for row in rows:
+            if row.type == "ContextBuilt" and row.payload is not None:
+                source = ev.ContextBuilt.model_validate_json(row.payload).source
+                if hashes.get(source.seq) != source.head:
+                    message = f"history anchored another journal: row {row.seq} names a head that row {source.seq} has not"
+                    tally.add("EVT-4", message, source.seq)
+                    return
+
+    # --- the raw log --------------------------------------------------------------------------------------------------
+
+    async def _against_history(self, session_id: str, runs: list[Run], rows: list[Row], tally: _Tally) -> None:
+        cursor = Cursor(session_id=session_id)
+        head = ""
+        for run in runs:
+            source = await self._source(session_id, run)
+            if source is None:
+                tally.not_retained += 1
+                following = [r for r in runs if r.generation == run.generation + 1]
+                upto = following[0].base_seq if following else len(rows)
+                cursor = _skipped(cursor, run, rows, upto)
+                head = rows[upto - 1].hash if upto and upto <= len(rows) else head
+                continue
+            tally.from_archive += int(source.archived)
+            tally.from_history += int(not source.archived)
+            if run.reset_from is not None:
+                tally.resets.append(run.run_id)
+            decoded, cursor = decode(source.events, begin_run(cursor, run.run_id, shared_until=run.shared_until))
+            for event in decoded.events:
+                fresh = row_of(event, head, cursor.decoder_version)
+                head = fresh.hash
+                if event.seq > len(rows):
+                    break  # recorded, not yet projected
+                stored = rows[event.seq - 1]
+                if not _same(stored, fresh):
+                    message = f"row {event.seq} ({stored.type}) is not what history decodes to ({event.type})"
+                    tally.add("EVT-2", message, event.seq)
+                    return
+
+    async def _source(self, session_id: str, run: Run) -> SourceRun | None:
+        """A run's history: from Temporal while it is retained, else from its archive."""
+        if self._histories is not None:
+            try:
+                return SourceRun(run, await self._histories.whole(session_id, run.run_id), archived=False)
+            except NotFound:
+                pass
+        archive_ref = run.archive_ref
+        if archive_ref is None:
+            archive_ref = (await self._blobs.named(archive_name(session_id, run.run_id))).get(
+                archive_name(session_id, run.run_id)
+            )
+        if archive_ref is None:
+            return None
+        manifest = ArchiveManifest.model_validate_json(await self._blobs.get(archive_ref))
+        return SourceRun(run, unpack(await self._blobs.get(manifest.history_ref)), archived=True)
+
+    # --- the walk -----------------------------------------------------------------------------------------------------
+
+    async def _walk_and_compare(
+        self, session_id: str, events: list[ev.Event], rows: list[Row], tally: _Tally
+    ) -> None:
+        tally.findings.extend(invariants.results_follow_calls(events))
+        projection = Projection.empty(session_id)
+        async for built, recorded in self._walk(projection, events, rows):
+            if built is None:
+                tally.not_comparable += 1
+                continue
+            tally.bundles += 1
+            seq = recorded.seq
+            payload = recorded.payload
+            if isinstance(payload, ev.ContextBuilt) and built.summary.bundle_hash != payload.bundle.bundle_hash:
+                tally.add("INV 6", f"bundle {payload.bundle.bundle_id} compiles to another hash", seq)
+            if built.fits:
+                segments = built.segments
+                tally.findings.extend(invariants.segments_are_explained(segments, seq))
+                tally.findings.extend(
+                    invariants.essentials_are_in(
+                        segments,
+                        projection.transcript.entries,
+                        projection.transcript.current_request,
+                        projection.state,
+                        seq,
+                    )
+                )
+        tally.findings.extend(invariants.files_are_known(events, projection.state))
+        tally.findings.extend(invariants.transcript_pairs(projection.transcript.entries))
+        stored = await self._journal.load(session_id)
+        if stored is not None and stored.state != projection.state:
+            tally.add("PRJ-1", "the stored state is not what the events fold to")
+        if stored is not None and stored.stats != projection.stats:
+            tally.add("PRJ-1", "the stored stats are not what the events fold to")
+        await self._blobs_hold(events, tally)
+
+    async def _walk(
+        self, projection: Projection, events: Iterable[ev.Event], rows: list[Row]
+    ) -> AsyncIterator[tuple[Built | None, ev.Event]]:
+        """Fold events, and compile each bundle where it was compiled then; None for another builder's bundle."""
+        listed = list(events)
+        due: dict[int, ev.Event] = {
+            event.payload.source.seq: event for event in listed if isinstance(event.payload, ev.ContextBuilt)
+        }
+        epoch: Epoch | EpochState | None = None
+        for event in listed:
+            projection.fold(event)
+            projection.cursor = projection.cursor.model_copy(
+                update={"seq": event.seq, "last_event_id": event.event_id, "run_id": event.run_id}
+            )
+            projection.head = rows[event.seq - 1].hash
+            recorded = due.get(event.seq)
+            if recorded is None or not isinstance(recorded.payload, ev.ContextBuilt):
+                continue
+            projection.transcript.seal(event.seq)
+            if recorded.payload.bundle.builder_version != BUILDER_VERSION:
+                epoch = None
+                yield None, recorded
+                continue
+            built = await self._compile(projection, recorded.payload, epoch)
+            epoch = built.epoch
+            projection.workplace = projection.workplace.model_copy(
+                update={
+                    "built_epoch": {
+                        "bundle_id": built.summary.bundle_id,
+                        "state": built.state.model_dump(mode="json"),
+                    }
+                }
+            )
+            yield built, recorded
+
+    async def _compile(
+        self, projection: Projection, recorded: ev.ContextBuilt, epoch: Epoch | EpochState | None
+    ) -> Built:
+        config = projection.workplace.config
+        if config is None:
+            raise NotFound(f"session {projection.cursor.session_id} was never configured")
+        environment = Environment.model_validate_json(await self._blobs.get(recorded.bundle.environment_ref))
+        tools = _tools(await self._blobs.get(environment.tools_ref))
+        inputs = build_input(
+            projection.cursor.session_id,
+            recorded.bundle.turn,
+            projection,
+            config,
+            environment,
+            recorded.bundle.environment_ref,
+            tools,
+        )
+        texts = {ref: await self._blobs.get(ref) for ref in refs_needed(inputs, epoch)}
+        return build(replace(inputs, text_of=texts.__getitem__), epoch)
+
+    async def _blobs_hold(self, events: Iterable[ev.Event], tally: _Tally) -> None:
+        """Every blob the journal names is there, and its bytes are what they were."""
+        seen: set[str] = set()
+        for event in events:
+            for ref in _refs(event.payload):
+                if ref in seen:
+                    continue
+                seen.add(ref)
+                tally.blobs += 1
+                try:
+                    await self._blobs.get(ref)
+                except (NotFound, BlobCorrupt) as error:
+                    tally.add("EVT-6", f"{error.message} (named by {event.type})", event.seq)
+
+    # --- rebuilding -----------------------------------------------------------------------------------------------------
+
+    async def rebuild(self, session_id: str) -> int:
+        """Re-create the journal and everything folded from it, from history or archives; returns the number of rows.
+
+        Rows that are there stay, and must be identical.
+
+        Raises:
+            NotFound: neither Temporal nor the archives know the session.
+            JournalConflict: a row that is there differs from what history decodes to.
+        """
+        sources = await self._sources(session_id)
+        if not sources:
+            raise NotFound(f"neither Temporal nor the archives know session {session_id!r}")
+        cursor = Cursor(session_id=session_id)
+        projection = Projection.empty(session_id)
+        events: list[ev.Event] = []
+        rows: list[Row] = []
+        runs: list[Run] = []
+        for source in sources:
+            base_seq = cursor.seq
+            cursor = begin_run(cursor, source.run.run_id, shared_until=source.run.shared_until)
+            runs.append(replace(source.run, generation=cursor.generation, base_seq=base_seq))
+            decoded, cursor = decode(source.events, cursor)
+            for data in decoded.blobs.values():
+                await self._blobs.put(data)
+            for event in decoded.events:
+                rows.append(row_of(event, rows[-1].hash if rows else "", cursor.decoder_version))
+                events.append(event)
+        async with self._postgres.transaction() as connection:
+            await self._journal.lock(connection, session_id)
+            for run in runs:
+                await self._journal.register_run(connection, session_id, run)
+            await self._journal.forget_folds(connection, session_id)
+            for start in range(0, len(rows), SAVE_EVERY):
+                await self._journal.append(connection, session_id, rows[start : start + SAVE_EVERY])
+            async for built, recorded in self._walk(projection, events, rows):
+                if built is None or not isinstance(recorded.payload, ev.ContextBuilt):
+                    continue
+                await self._bundles.put(
+                    connection,
+                    session_id,
+                    built.summary,
+                    recorded.payload.source.seq,
+                    canonical_json(built.manifest.plain()).decode(),
+                    built.texts,
+                )
+            projection.cursor = cursor
+            artifacts = [artifact for event in events for artifact in artifacts_of(event)]
+            await self._journal.save(connection, projection, events, artifacts, projection.transcript.entries)
+        for run in runs:
+            if run.archive_ref is not None and run.history_events is not None:
+                await self._journal.register_archive(session_id, run.run_id, run.archive_ref, run.history_events)
+        return len(rows)
+
+    async def _sources(self, session_id: str) -> list[SourceRun]:
+        """Every run there is a history of, first to last: what the journal lists, Temporal holds, and archives keep."""
+        found: dict[str, SourceRun] = {}
+        for run in await self._journal.runs(session_id):
+            source = await self._source(session_id, run)
+            if source is not None:
+                found[run.run_id] = source
+        for archive_ref in (await self._blobs.named(f"archive/{session_id}")).values():
+            manifest = ArchiveManifest.model_validate_json(await self._blobs.get(archive_ref))
+            if manifest.run_id not in found:
+                run = _archived_run(manifest, archive_ref)
+                found[run.run_id] = SourceRun(run, unpack(await self._blobs.get(manifest.history_ref)), archived=True)
+        ordered = sorted(found.values(), key=lambda source: source.run.generation)
+        if self._histories is not None:
+            generation = ordered[-1].run.generation if ordered else 0
+            for ref in await self._histories.runs(session_id):
+                if ref.run_id in found:
+                    continue
+                generation += 1
+                try:
+                    history = await self._histories.whole(session_id, ref.run_id)
+                except (NotFound, BackendUnavailable):
+                    continue
+                base = reset_point(history)
+                run = Run(
+                    run_id=ref.run_id,
+                    generation=generation,
+                    decoder_version=1,
+                    base_seq=0,
+                    reset_from=base[0] if base else None,
+                    shared_until=base[1] if base else 0,
+                    history_events=None,
+                    archive_ref=None,
+                )
+                ordered.append(SourceRun(run, history, archived=False))
+        return ordered
+
+
+def _same(stored: Row, fresh: Row) -> bool:
+    """Identical but for a payload that was erased, whose digest still tells what it was."""
+    return (stored.event_id, stored.metadata, stored.payload_digest, stored.hash) == (
+        fresh.event_id,
+        fresh.metadata,
+        fresh.payload_digest,
+        fresh.hash,
+    )
+
+
+def _skipped(cursor: Cursor, run: Run, rows: list[Row], upto: int) -> Cursor:
+    """The cursor behind a run whose history is gone: the journal alone tells of it."""
+    last = rows[upto - 1].event_id if 0 < upto <= len(rows) else cursor.last_event_id
+    return begin_run(cursor, run.run_id).model_copy(update={"seq": upto, "last_event_id": last, "ended": True})
+
+
+def _archived_run(manifest: ArchiveManifest, archive_ref: str) -> Run:
+    return Run(
+        run_id=manifest.run_id,
+        generation=manifest.generation,
+        decoder_version=manifest.decoder_version,
+        base_seq=manifest.base_seq,
+        reset_from=manifest.reset_from,
+        shared_until=manifest.shared_until,
+        history_events=manifest.history_events,
+        archive_ref=archive_ref,
+    )
+
+
+def _tools(data: bytes) -> tuple[ToolSpec, ...]:
+    return _TOOLS.validate_json(data)
+
+
+def _refs(payload: ev.Payload) -> list[str]:
+    """The blobs a payload names."""
+    named = ("text_ref", "original_ref", "response_ref", "output_ref", "full_ref", "diff_ref", "effects_ref")
+    refs = [getattr(payload, name, None) for name in named]
+    if isinstance(payload, ev.ContextBuilt):
+        refs += [payload.bundle.environment_ref, payload.bundle.masks_ref]
+    return [ref for ref in refs if isinstance(ref, str)]
