@@ -1,0 +1,28 @@
+"""The context compiler: what a model sees is compiled for each call from the record, and explained (spec CTX)."""
+
+from salience.context.builder import Built, build, prefix_bytes, refs_needed
+from salience.context.epoch import Epoch, EpochState
+from salience.context.explain import explain, left_out_rows, section_rows, segment_rows
+from salience.context.inputs import BUILDER_VERSION, BuildInput
+from salience.context.manifest import assemble
+from salience.context.messages import compile_messages
+from salience.context.tokens import Tokenizer, tokenizer_for
+
+__all__ = [
+    "BUILDER_VERSION",
+    "BuildInput",
+    "Built",
+    "Epoch",
+    "EpochState",
+    "Tokenizer",
+    "assemble",
+    "build",
+    "compile_messages",
+    "explain",
+    "left_out_rows",
+    "prefix_bytes",
+    "refs_needed",
+    "section_rows",
+    "segment_rows",
+    "tokenizer_for",
+]

@@ -25,10 +25,13 @@ Trust = Literal["system", "user", "project", "model", "untrusted"]
 ProjectionMode = Literal["full_history", "masked", "compact_checkpoint"]
 EpochReason = Literal["start", "resume", "reduction", "model_changed", "tools_changed", "instructions_changed"]
 Decision = Literal["below_threshold", "reduced", "unfit"]
+Rendering = Literal["tools", "text", "response", "result"]
+"""How a segment's bytes become a message: the tool contracts (sent beside the messages), a text, a stored
+ModelResponse, a tool result."""
 
 
 class Segment(Frozen):
-    """One piece of a bundle. `digest` addresses its text; the id is a function of section, source and text."""
+    """One piece of a bundle. `digest` addresses its bytes; the id is unique in the bundle and stable in the session."""
 
     segment_id: str
     section: Section
@@ -43,6 +46,12 @@ class Segment(Frozen):
     group: str = Field("", description="Segments of one group are kept or left out together.")
     evictable: bool = True
     masked: bool = False
+    render: Rendering = "text"
+    label: str | None = Field(None, description="What data is that is not the user's words (spec CTX-8, CTX-10).")
+    tool_call_id: str | None = None
+    output_ref: str | None = None
+    is_error: bool = False
+    truncated: bool = False
 
 
 class Excluded(Frozen):
@@ -56,6 +65,22 @@ class Excluded(Frozen):
     why: str
 
 
+class Horizon(Frozen):
+    """How far one kind of reduction went: everything of its kind before a transcript position, and what that freed."""
+
+    below: int = 0
+    messages: int = 0
+    tokens: int = 0
+
+
+class Masks(Frozen):
+    """The mask set of an epoch. Reduction goes oldest first and never back, so three positions say all of it."""
+
+    results: Horizon = Field(default_factory=lambda: Horizon(), description="Results shown as preview and reference.")
+    chatter: Horizon = Field(default_factory=lambda: Horizon(), description="Assistant messages and results left out.")
+    prompts: Horizon = Field(default_factory=lambda: Horizon(), description="User messages left out.")
+
+
 class View(Frozen):
     """How the view relates to the whole (spec CTX-9)."""
 
@@ -64,6 +89,32 @@ class View(Frozen):
     history_message_count: int
     system_message_count: int
     checkpoint_id: str | None = None
+
+
+class BundleManifest(Frozen):
+    """What is stored of a bundle, as the difference to the bundle before it in its epoch, so that N bundles cost O(N).
+
+    The bundle's prefix is the first `start` prefix segments of `previous`, then `appended`; `tail` is its own.
+    `excluded` is told when an epoch starts and holds for all of it.
+    """
+
+    bundle_id: str
+    bundle_hash: str
+    session_id: str
+    turn: int
+    call_index: int
+    source_event_id: str
+    source_seq: int
+    epoch: int
+    epoch_reason: EpochReason
+    previous: str | None = Field(None, description="Bundle of the same epoch this one extends; None when it starts it.")
+    start: int = 0
+    appended: Annotated[tuple[Segment, ...], type_of_sequence] = ()
+    tail: Annotated[tuple[Segment, ...], type_of_sequence] = ()
+    excluded: Annotated[tuple[Excluded, ...], type_of_sequence] = ()
+    current_request: str = Field("", description="Segment id of the user message that is being worked on.")
+    builder_version: str
+    tokenizer: str
 
 
 class BundleTokens(Frozen):
@@ -114,7 +165,7 @@ class BundleSummary(Frozen):
         (), description="The 20 largest segments as (segment id, tokens)."
     )
     excluded_counts: dict[str, int] = Field(default_factory=dict[str, int])
-    masks_ref: str | None = Field(None, description="Blob with the epoch's masked and dropped groups; None when empty.")
+    masks: Masks | None = Field(None, description="The epoch's mask set; None when nothing is masked or left out.")
     environment_ref: str
     builder_version: str
     tokenizer: str
