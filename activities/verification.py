@@ -198,7 +198,7 @@ class Verification:
             if isinstance(payload, ev.ContextBuilt) and built.summary.bundle_hash != payload.bundle.bundle_hash:
                 tally.add("INV 6", f"bundle {payload.bundle.bundle_id} compiles to another hash", seq)
             if built.fits:
-                segments = built.segments
+                segments = [part.segment for part in (*built.prefix, *built.tail)]
                 tally.findings.extend(invariants.segments_are_explained(segments, seq))
                 tally.findings.extend(
                     invariants.essentials_are_in(
@@ -418,5 +418,5 @@ def _refs(payload: ev.Payload) -> list[str]:
     named = ("text_ref", "original_ref", "response_ref", "output_ref", "full_ref", "diff_ref", "effects_ref")
     refs = [getattr(payload, name, None) for name in named]
     if isinstance(payload, ev.ContextBuilt):
-        refs += [payload.bundle.environment_ref, payload.bundle.masks_ref]
+        refs.append(payload.bundle.environment_ref)
     return [ref for ref in refs if isinstance(ref, str)]
