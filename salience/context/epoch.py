@@ -26,7 +26,7 @@ class EpochState(Frozen):
     reason: EpochReason
     fingerprint: Fingerprint
     masks: Masks = Field(default_factory=lambda: Masks())
-    entries: int = Field(0, description="Transcript entries the latest bundle had before it.")
+    entries: int = Field(default=0, description="Transcript entries the latest bundle had before it.")
     bundle_id: str = ""
 
 

@@ -25,7 +25,9 @@ def message_of(segment: Segment, data: bytes) -> CompiledMessage | None:
         case "text":
             return CompiledMessage(role=segment.role, content=(TextBlock(text=decode(data)),), label=segment.label)
         case "response":
-            return CompiledMessage(role=segment.role, content=ModelResponse.model_validate_json(data).content)
+            return CompiledMessage(
+                role=segment.role, content=ModelResponse.model_validate_json(data).content, label=None
+            )
         case "result":
             result = ToolResultBlock(
                 tool_call_id=segment.tool_call_id or "",

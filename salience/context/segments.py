@@ -87,13 +87,12 @@ def head_excluded(inputs: BuildInput) -> list[Excluded]:
     older = inputs.earlier_runs[: len(inputs.earlier_runs) - len(kept_runs(inputs.earlier_runs))]
     if not older:
         return []
-    ends = (older[0], older[-1]) if len(older) > 1 else (older[0],)
     return [
         Excluded(
             segment_id="memory:older",
             section="session_memory",
             role="summary",
-            source_refs=tuple(f"run:{run.run_id}" for run in ends),
+            source_refs=tuple(f"run:{run.run_id}" for run in dict.fromkeys((older[0], older[-1]))),
             tokens=0,
             why=f"{len(older)} earlier runs, the first to the last named: the digest holds the latest only",
         )
@@ -124,7 +123,7 @@ def entry_part(entry: Entry, text_of: Callable[[str], bytes], tokenizer: Tokeniz
             }  # fmt: skip
         case "result":
             tokens = tokenizer.text(decode(data), key) + LABEL_OVERHEAD
-            fields = {**_result(entry), "reason": "result of a call the model made"}
+            fields = {**_result(entry, truncated=entry.truncated), "reason": "result of a call the model made"}
     segment = Segment(
         segment_id=f"tr{entry.position}",
         section="transcript",
@@ -155,7 +154,7 @@ def masked_part(entry: Entry, tokenizer: Tokenizer) -> Part:
         digest=digest(data),
         group=entry.group,
         masked=True,
-        **{**_result(entry), "truncated": True},
+        **_result(entry, truncated=True),
     )
     return part_of(segment, data, generated=True, entry=entry)
 
@@ -263,7 +262,7 @@ def _instructions(at: int, file: InstructionFile, text_of: Callable[[str], bytes
     )
 
 
-def _result(entry: Entry) -> dict[str, Any]:
+def _result(entry: Entry, *, truncated: bool) -> dict[str, Any]:
     return {
         "role": "tool",
         "trust": "untrusted",
@@ -273,7 +272,7 @@ def _result(entry: Entry) -> dict[str, Any]:
         "tool_call_id": entry.tool_call_id,
         "output_ref": entry.full_ref or entry.ref,
         "is_error": entry.is_error,
-        "truncated": entry.truncated,
+        "truncated": truncated,
     }
 
 

@@ -43,11 +43,13 @@ class Segment(Frozen):
     priority: int
     tokens: int
     digest: str
-    group: str = Field("", description="Segments of one group are kept or left out together.")
+    group: str = Field(default="", description="Segments of one group are kept or left out together.")
     evictable: bool = True
     masked: bool = False
     render: Rendering = "text"
-    label: str | None = Field(None, description="What data is that is not the user's words (spec CTX-8, CTX-10).")
+    label: str | None = Field(
+        default=None, description="What data is that is not the user's words (spec CTX-8, CTX-10)."
+    )
     tool_call_id: str | None = None
     output_ref: str | None = None
     is_error: bool = False
@@ -107,12 +109,14 @@ class BundleManifest(Frozen):
     source_seq: int
     epoch: int
     epoch_reason: EpochReason
-    previous: str | None = Field(None, description="Bundle of the same epoch this one extends; None when it starts it.")
+    previous: str | None = Field(
+        default=None, description="Bundle of the same epoch this one extends; None when it starts it."
+    )
     start: int = 0
     appended: Annotated[tuple[Segment, ...], type_of_sequence] = ()
     tail: Annotated[tuple[Segment, ...], type_of_sequence] = ()
     excluded: Annotated[tuple[Excluded, ...], type_of_sequence] = ()
-    current_request: str = Field("", description="Segment id of the user message that is being worked on.")
+    current_request: str = Field(default="", description="Segment id of the user message that is being worked on.")
     builder_version: str
     tokenizer: str
 
@@ -165,8 +169,10 @@ class BundleSummary(Frozen):
         (), description="The 20 largest segments as (segment id, tokens)."
     )
     excluded_counts: dict[str, int] = Field(default_factory=dict[str, int])
-    masks: Masks | None = Field(None, description="The epoch's mask set; None when nothing is masked or left out.")
+    masks: Masks | None = Field(
+        default=None, description="The epoch's mask set; None when nothing is masked or left out."
+    )
     environment_ref: str
     builder_version: str
     tokenizer: str
-    problem: str | None = Field(None, description="Why it does not fit, naming the sizes.")
+    problem: str | None = Field(default=None, description="Why it does not fit, naming the sizes.")
