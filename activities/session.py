@@ -113,10 +113,14 @@ def _check_tools(config: SessionConfig) -> None:
 
 
 def _carry(projection: Projection) -> calls.SessionCarry:
-    """What a run needs of the runs before it, from the record: the run before could not hand it over itself."""
+    """What a run needs of the runs before it, from the record: the run before could not hand it over itself.
+
+    What this run was sent already is in the record, too; the workflow acknowledges that itself.
+    """
     place = projection.workplace
-    delivered = [e.message_id for e in projection.transcript.entries if e.kind == "prompt"]
-    pending = [e.message_id for e in projection.transcript.pending]
+    run_id = projection.cursor.run_id
+    delivered = [e.message_id for e in projection.transcript.entries if e.kind == "prompt" and e.run_id != run_id]
+    pending = [e.message_id for e in projection.transcript.pending if e.run_id != run_id]
     ids = [*delivered, *pending]
     receipts = tuple((message_id, number + 1) for number, message_id in enumerate(ids))[-CARRIED_RECEIPTS:]
     return calls.SessionCarry(

@@ -59,12 +59,15 @@ class AgentSession:
         self._closing = False
         self._step = "opening"
         self._updates = 0
+        # Until the record of earlier runs is read, nobody knows which message ids were seen before.
+        self._opened = self._start.carry is not None
+        self._early: list[str] = []
         if self._start.carry is None and self._start.task is not None:
             task = parse_prompt(
                 self._start.task.model_dump() if isinstance(self._start.task, calls.Prompt) else self._start.task
             )
             if not is_empty(task):
-                self._inbox.admit(task.message_id or f"{workflow.info().run_id}:1")
+                self._early.append(task.message_id or f"{workflow.info().run_id}:1")
 
     def _take_over(self, carry: calls.SessionCarry) -> None:
         self._turn = carry.turn
@@ -96,6 +99,7 @@ class AgentSession:
         except ActivityError as error:
             # What reaches this place is no model's or tool's failure: a store stayed away, or Salience itself is at fault.
             end = End(_ending_of(error), str(error.cause or error)[:500])
+            self._opened = True
         while not await self._leave(end):
             end = await self._loop()
         answer = self._answer
@@ -113,12 +117,13 @@ class AgentSession:
         asked = calls.OpenRun(session_id=workflow.info().workflow_id, cwd=start.cwd, model=start.model)
         opened = await calling.start(calls.OPEN_RUN, asked, "open", calls.OpenedRun)
         if start.carry is None and opened.carry is not None:
-            waiting = self._inbox
+            paused = self._paused
             self._take_over(opened.carry)
-            # Inputs of this run were acknowledged before the record of the earlier ones was read.
-            for message_id, _ in waiting.carried():
-                self._inbox.admit(message_id)
+            self._paused = paused
             self._transition = "resumed" if start.resume else ""
+        for message_id in self._early:
+            self._inbox.admit(message_id)
+        self._opened = True
         self._limits = opened.limits
         self._tool_classes = dict(opened.tool_classes)
         self._model = opened.model
@@ -405,6 +410,7 @@ class AgentSession:
         self._updates += 1
         prompt = parse_prompt(_json(raw))
         info = workflow.current_update_info()
+        await workflow.wait_condition(lambda: self._opened)
         return self._inbox.admit(prompt.message_id or (info.id if info else ""))
 
     @submit.validator
@@ -419,8 +425,13 @@ class AgentSession:
     def submit_signal(self, raw: RawValue) -> None:
         """Take user input from a plain client."""
         prompt = parse_prompt(_json(raw))
-        if not is_empty(prompt):
-            self._inbox.admit(prompt.message_id or str(workflow.uuid4()))
+        if is_empty(prompt):
+            return
+        message_id = prompt.message_id or str(workflow.uuid4())
+        if self._opened:
+            self._inbox.admit(message_id)
+        else:
+            self._early.append(message_id)
 
     @workflow.update(name="interrupt")
     async def interrupt(self, reason: str = "") -> str:
