@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from salience.errors import SalienceError
@@ -48,10 +49,8 @@ def supervise(home: Path, *, worker: bool, pipe: int) -> int:
     """Run a stack until SIGTERM or SIGINT."""
 
     def tell(**what: object) -> None:
-        try:
+        with suppress(OSError):  # whoever started us no longer listens, or never did
             os.write(pipe, f"{json.dumps(what)}\n".encode())
-        except OSError:
-            pass  # whoever started us no longer listens, or never did
 
     def ready() -> None:
         tell(ready=True)

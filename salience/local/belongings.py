@@ -12,7 +12,9 @@ from salience.local.lock import HomeLock
 from salience.local.placement import copy_tree, locate, settle
 
 SETTINGS = "salience.toml"
-OURS = frozenset(("run", "logs", "temporal", "postgres", "blobs", "secrets.json", "elsewhere.json", ".salience-home"))
+OURS = frozenset(
+    ("run", "logs", "temporal", "postgres", "blobs", "workspaces", "secrets.json", "elsewhere.json", ".salience-home")
+)
 """What Salience writes into a folder that already held other things."""
 
 

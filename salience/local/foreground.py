@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from salience.local.supervisor import Supervisor
 
@@ -30,7 +31,5 @@ def hold(supervisor: Supervisor, ready: Callable[[], None] = lambda: None) -> No
             loop.add_signal_handler(number, lambda: next(end, lambda: False)())
         await supervisor.run(ready)
 
-    try:
+    with suppress(asyncio.CancelledError):
         asyncio.run(run())
-    except asyncio.CancelledError:
-        pass

@@ -11,6 +11,7 @@ from salience.local.process import ProcessId
 
 DYING_S = 5.0
 
+
 class HomeLock:
     """The lock on one home.
 

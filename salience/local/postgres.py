@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -177,7 +178,5 @@ def _write_for(path: Path, text: str, account: Account | None) -> None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,10 +53,8 @@ class ProcessId(BaseModel):
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if the process lives."""
         if self.alive():
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
 
 @cache
@@ -169,8 +168,6 @@ async def end(process: asyncio.subprocess.Process, signals: Iterable[tuple[signa
         except TimeoutError:
             continue
     if process.returncode is None:
-        try:
+        with suppress(ProcessLookupError):
             process.kill()
-        except ProcessLookupError:
-            pass
         await process.wait()

@@ -21,7 +21,8 @@ def resolve(settings: Settings) -> Settings:
         filled["blob_dir"] = str(settings.blobs)
     if not settings.temporal_address or not settings.postgres_dsn:
         info = ready(settings.home)
-        assert info.temporal is not None and info.postgres is not None
+        assert info.temporal is not None
+        assert info.postgres is not None
         if not settings.temporal_address:
             filled["temporal_address"] = info.temporal.address
         if not settings.postgres_dsn:

@@ -11,8 +11,9 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from salience.errors import SalienceError
 from salience.local.home import Home
@@ -212,16 +213,14 @@ class Supervisor:
             ),
         )
 
-    def _part(self, part: Part) -> dict[str, object]:
+    def _part(self, part: Part) -> dict[str, Any]:
         started = part.id.started if part.id else ""
         return {"pid": part.pid, "started": started, "restarts": self._restarts.get(part.name, 0)}
 
     def _note(self, text: str) -> None:
-        try:
-            with (self.home.logs / "supervisor.log").open("a", encoding="utf-8") as log:
-                log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}\n")
-        except OSError:
-            pass  # a full disk must not end the stack over its own log
+        # A full disk must not end the stack over its own log.
+        with suppress(OSError), (self.home.logs / "supervisor.log").open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}\n")
 
 
 async def end_leftovers(home: Home) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import salience
@@ -50,7 +51,5 @@ class Work(Part):
     def _end_group(self) -> None:
         """What a dead worker started must not go on beside its successor."""
         if self.process and self.process.returncode is not None:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass

@@ -75,7 +75,9 @@ def _checks(home: Path) -> tuple[int, dict[str, Check]]:
 
 def test_a_stack_lives_through_doubled_ups_and_its_supervisors_death(home: Path) -> None:
     code, checks = _checks(home)
-    assert code == 5 and checks["supervisor"].mend == "salience up" and checks["sandbox"].ok
+    assert code == 5
+    assert checks["supervisor"].mend == "salience up"
+    assert checks["sandbox"].ok
 
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(lambda _: up(home, worker=False), range(2))
@@ -96,7 +98,8 @@ def test_a_stack_lives_through_doubled_ups_and_its_supervisors_death(home: Path)
         owner_dsn(home)
 
     again = up(home, worker=False)
-    assert again.temporal and again.temporal.address == first.temporal.address
+    assert again.temporal
+    assert again.temporal.address == first.temporal.address
     assert _read(home) == ["kept"]
 
     assert down(home)
@@ -132,14 +135,18 @@ def test_a_copied_home_runs_beside_its_original_on_its_own_data_and_under_a_long
     copy = home.parent / ("a" * 120)
     subprocess.run(["cp", "-a", home, copy], check=True)
     one, two = up(home, worker=False), up(copy, worker=False)
-    assert one.temporal and two.temporal and one.temporal.address != two.temporal.address
+    assert one.temporal
+    assert two.temporal
+    assert one.temporal.address != two.temporal.address
     _write(copy, "copy only")
     assert _read(home) == ["both"]
     assert _read(copy) == ["both", "copy only"]
 
-    assert two.pg_data_dir.startswith(str(copy)) and two.socket_dir.startswith("/tmp/salience-")
+    assert two.pg_data_dir.startswith(str(copy))
+    assert two.socket_dir.startswith("/tmp/salience-")
     code, checks = _checks(copy)
-    assert code == 0 and checks["socket path"].detail.startswith(two.socket_dir)
+    assert code == 0
+    assert checks["socket path"].detail.startswith(two.socket_dir)
     down(copy)
     assert _left(copy) == []
 
@@ -152,7 +159,8 @@ def test_a_home_that_postgres_cannot_reach_has_its_data_outside(home: Path) -> N
     try:
         info = up(inner, worker=False)
         outside = Path(info.pg_data_dir).parents[1]
-        assert not Path(info.pg_data_dir).is_relative_to(home.parent) and closed.stat().st_mode & 0o777 == 0o700
+        assert not Path(info.pg_data_dir).is_relative_to(home.parent)
+        assert closed.stat().st_mode & 0o777 == 0o700
         assert info.pg_data_dir in _checks(inner)[1]["postgres data"].detail
         _write(inner, "original")
         down(inner)
@@ -174,7 +182,8 @@ def test_a_home_that_postgres_cannot_reach_has_its_data_outside(home: Path) -> N
         down(moved)
         assert not outside.exists()
         purge(moved)
-        assert not Path(info.pg_data_dir).exists() and not moved.exists()
+        assert not Path(info.pg_data_dir).exists()
+        assert not moved.exists()
     finally:
         for each in (inner, closed / "moved"):
             down(each)
@@ -204,7 +213,7 @@ def test_a_full_disk_and_a_file_in_the_way_are_one_clear_line(home: Path) -> Non
 def test_what_goes_wrong_in_the_supervisor_is_told_by_up(home: Path) -> None:
     Home(home).make()
     Home(home).passwords_file.write_text("{")
-    with pytest.raises(SalienceError, match="secrets.json is damaged") as raised:
+    with pytest.raises(SalienceError, match=r"secrets\.json is damaged") as raised:
         up(home, worker=False)
     assert raised.value.mend == "restore it from a backup"
     assert _left(home) == []
@@ -212,9 +221,11 @@ def test_what_goes_wrong_in_the_supervisor_is_told_by_up(home: Path) -> None:
 
 def test_the_lock_is_only_had_on_the_file_at_the_path(tmp_path: Path) -> None:
     one, two = HomeLock(tmp_path / "lock"), HomeLock(tmp_path / "lock")
-    assert one.acquire() and not two.acquire()
+    assert one.acquire()
+    assert not two.acquire()
     one.release()
-    assert two.acquire() and not one.acquire()
+    assert two.acquire()
+    assert not one.acquire()
     two.release()
     assert list(tmp_path.iterdir()) == []
 
@@ -237,14 +248,16 @@ def test_the_commands(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli = CliRunner()
     done = cli.invoke(app, ["up", "--no-worker", "--json"])
     info = StackInfo.model_validate_json(done.stdout)
-    assert info.state == "ready" and "Postgres" in done.stderr
+    assert info.state == "ready"
+    assert "Postgres" in done.stderr
     assert "already running" in cli.invoke(app, ["up"]).stdout
     assert cli.invoke(app, ["doctor"]).exit_code == 0
     assert cli.invoke(app, ["down", "--purge"], input="n\n").exit_code == 1
     assert running(home)
     assert json.loads(cli.invoke(app, ["down", "--json"]).stdout)["ended"] is True
     done = cli.invoke(app, ["doctor", "--json"])
-    assert done.exit_code == 5 and json.loads(done.stdout)["ok"] is False
+    assert done.exit_code == 5
+    assert json.loads(done.stdout)["ok"] is False
     assert cli.invoke(app, ["down", "--purge", "--yes"]).exit_code == 0
     assert not home.exists()
 
@@ -284,7 +297,8 @@ def test_a_plain_user_runs_it_as_themselves(home: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     info = StackInfo.model_validate_json(done.stdout)
-    assert Path(info.pg_data_dir).stat().st_uid == 65534 and Path(info.pg_data_dir).is_relative_to(home)
+    assert Path(info.pg_data_dir).stat().st_uid == 65534
+    assert Path(info.pg_data_dir).is_relative_to(home)
     assert _left(home) == []
 
 

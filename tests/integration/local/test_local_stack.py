@@ -71,14 +71,16 @@ def test_postgres_wants_a_password(stack: Stack) -> None:
 
 def test_every_listener_is_on_loopback(stack: Stack) -> None:
     info = stack.info
-    assert info.temporal and info.postgres
+    assert info.temporal
+    assert info.postgres
     found = [
         connection.laddr.ip
         for pid in (info.temporal.pid, info.postgres.pid)
         for connection in psutil.Process(pid).net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
-    assert found and set(found) == {"127.0.0.1"}
+    assert found
+    assert set(found) == {"127.0.0.1"}
 
 
 def test_no_part_hears_ctrl_c_of_our_terminal(stack: Stack) -> None:
@@ -95,7 +97,8 @@ def test_what_is_private_is_readable_by_its_owner_only(stack: Stack) -> None:
 
 
 def test_settings_are_filled_in_from_the_stack_and_only_where_empty(stack: Stack) -> None:
-    assert stack.info.temporal and stack.info.postgres
+    assert stack.info.temporal
+    assert stack.info.postgres
     filled = resolve(Settings(home=stack.home.root))
     assert filled.temporal_address == stack.info.temporal.address
     assert filled.postgres_dsn == stack.info.postgres.runtime_dsn
@@ -140,7 +143,8 @@ def test_a_worker_that_dies_is_back_at_once(stack: Stack) -> None:
     time.sleep(max(0.0, 5.2 - (time.time() - stack.info.started_at)))  # a death right after the start is made to wait
     pid = stack.kill("worker")
     assert stack.wait_restarted("worker", pid) < 2  # measured 0.06 s; the machine may be busy
-    assert stack.info.worker and stack.info.worker.restarts == 1
+    assert stack.info.worker
+    assert stack.info.worker.restarts == 1
 
 
 def test_a_worker_that_cannot_start_ends_the_stack_with_its_last_words(tmp_path: Path) -> None:
