@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import ipaddress
 import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +35,9 @@ from salience.model.text import decode, preview
 from salience.model.tool import ToolSpec
 from salience.providers import chat, script
 from salience.providers.answer import Draft
-from salience.providers.failures import Report, classify, one_line, report_of_exception
+from salience.providers.failures import classify, one_line
+from salience.providers.report import report_of_exception
+from salience.providers.usage import merged
 from salience.store.blobs import BlobStore
 from salience.telemetry.failpoints import failpoint
 
@@ -156,7 +159,7 @@ class ModelActivities:
 
 
 @contextlib.asynccontextmanager
-async def _heartbeats() -> AsyncIterator[None]:
+async def _heartbeats() -> AsyncGenerator[None]:
     async def beat() -> None:
         while True:
             activity.heartbeat()
@@ -174,7 +177,9 @@ def _refused(failure: ModelFailure) -> ApplicationError:
 
 
 def _timed_out(settings: ModelSettings) -> ModelFailure:
-    return ModelFailure(kind="timeout", message=f"{settings.model} gave no whole answer within {settings.timeout_s:g} s")
+    return ModelFailure(
+        kind="timeout", message=f"{settings.model} gave no whole answer within {settings.timeout_s:g} s"
+    )
 
 
 def _answer(response: ModelResponse, ref: str, duration_ms: int) -> ModelAnswer:
@@ -213,8 +218,7 @@ def _litellm() -> Any:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     # In its development mode it reads a .env file of the working directory into the environment.
     os.environ["LITELLM_MODE"] = "PRODUCTION"
-    import litellm
-
+    litellm: Any = importlib.import_module("litellm")
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True
@@ -236,8 +240,9 @@ async def _asked(litellm: Any, turn: int, compiled: Compiled) -> ModelResponse |
     draft = Draft()
     try:
         async with asyncio.timeout(settings.timeout_s):
-            async for chunk in _chunks(litellm, request | credentials, settings, draft):
-                draft.add(chunk)
+            async with contextlib.aclosing(_chunks(litellm, request | credentials, draft)) as chunks:
+                async for chunk in chunks:
+                    draft.add(chunk)
     except TimeoutError:
         return _timed_out(settings)
     except _ProviderError as error:
@@ -246,26 +251,22 @@ async def _asked(litellm: Any, turn: int, compiled: Compiled) -> ModelResponse |
         # A stream without a finish reason is whole when its calls are and the usage came: the calls decide.
         if not (draft.calls_whole and draft.usage and _ended(cause)):
             report = report_of_exception(cause, started=draft.started)
-            return classify(_named(report, settings), secrets=_secrets(), now=datetime.now(UTC))
+            return _about(classify(report, secrets=_secrets(), now=datetime.now(UTC)), settings)
     outcome = draft.outcome(settings, turn)
-    if isinstance(outcome, ModelFailure):
-        return outcome.model_copy(update={"message": one_line(outcome.message, secrets=_secrets())})
-    return outcome
+    return _about(outcome, settings) if isinstance(outcome, ModelFailure) else outcome
 
 
 class _ProviderError(Exception):
     """Carries what the provider library raised as its cause, apart from faults of our own."""
 
 
-async def _chunks(
-    litellm: Any, request: Mapping[str, Any], settings: ModelSettings, draft: Draft
-) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(litellm: Any, request: Mapping[str, Any], draft: Draft) -> AsyncGenerator[dict[str, Any]]:
     """The answer as plain data: chunks of a stream, or one whole completion."""
     stream: Any = None
     try:
         try:
             answer = await litellm.acompletion(**request)
-            if not settings.stream:
+            if not request["stream"]:
                 yield answer.model_dump()
                 return
             stream = answer
@@ -275,25 +276,17 @@ async def _chunks(
                 yield data
         finally:
             if stream is not None:
-                usage = _reported_usage(litellm, stream)
-                if usage:
-                    draft.usage = usage
+                draft.usage = _reported_usage(stream)
                 # An interrupt must also end the request: the provider stops computing, and bills no more.
                 await stream.aclose()
     except Exception as error:
         raise _ProviderError from error
 
 
-def _reported_usage(litellm: Any, stream: Any) -> dict[str, Any]:
+def _reported_usage(stream: Any) -> dict[str, Any]:
     """The usage the provider sent with its chunks; the library invents one where none came, which is no report."""
-    chunks = [chunk for chunk in getattr(stream, "chunks", ()) if getattr(chunk, "usage", None)]
-    if not chunks:
-        return {}
-    try:
-        usage: Any = getattr(litellm.stream_chunk_builder(stream.chunks, count_prompt_tokens=False), "usage", None)
-    except Exception:
-        usage = chunks[-1].usage
-    return usage.model_dump() if usage is not None else {}
+    reports = [usage for chunk in getattr(stream, "chunks", ()) if (usage := getattr(chunk, "usage", None)) is not None]
+    return merged(usage.model_dump() for usage in reports)
 
 
 def _ended(error: Exception) -> bool:
@@ -307,7 +300,9 @@ def _credentials(litellm: Any, settings: ModelSettings, tools: bool) -> dict[str
     try:
         _, provider, _, _ = litellm.get_llm_provider(model, api_base=settings.api_base)
     except Exception:
-        return _bad_request(f"unknown provider {settings.provider!r} in model {model!r}: use provider/model as litellm names it")
+        return _bad_request(
+            f"unknown provider {settings.provider!r} in model {model!r}: use provider/model as litellm names it"
+        )
     supported: Any = None
     with contextlib.suppress(Exception):
         supported = litellm.get_supported_openai_params(model, custom_llm_provider=provider)
@@ -346,16 +341,17 @@ def _is_local(url: str) -> bool:
         return host != "" and ("." not in host or host.endswith((".local", ".internal", ".localhost")))
 
 
-def _named(report: Report, settings: ModelSettings) -> Report:
-    """The report with what the message lacks: which model, and where it was looked for."""
-    where = f" at {settings.api_base}" if settings.api_base else ""
-    if len(report.message) < 40 or "onnection" in report.message[:60]:
-        message = f"{settings.model}{where}: {report.message or ', '.join(report.names[:2])}"
-        return Report(report.status, message, report.codes, report.names, report.headers, report.started)
-    return report
+def _about(failure: ModelFailure, settings: ModelSettings) -> ModelFailure:
+    """The failure with what a provider's words lack: which model, and where it was asked."""
+    url = urlsplit(settings.api_base or "")
+    where = f" at {url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if settings.api_base else ""
+    message = one_line(f"{settings.model}{where}: {failure.message}", secrets=_secrets())
+    return failure.model_copy(update={"message": message})
 
 
 def _secrets() -> list[str]:
     """The values of this process's environment that no message may show."""
     marks = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-    return [value for name, value in os.environ.items() if any(mark in name.upper() for mark in marks) and len(value) >= 8]
+    return [
+        value for name, value in os.environ.items() if any(mark in name.upper() for mark in marks) and len(value) >= 8
+    ]
