@@ -30,7 +30,7 @@ async def test_starting_twice_is_one_session(salience: Salience, scripted: Scrip
     assert first == second == session_id
     events = await ended(salience, session_id)
     prompts = {event.payload.message_id for event in events if event.type == "UserPromptSubmitted"}  # type: ignore[attr-defined]
-    assert prompts == {f"task-{session_id}"}
+    assert len(prompts) == 1
 
 
 async def test_a_message_id_is_delivered_once_also_across_runs(
@@ -45,7 +45,7 @@ async def test_a_message_id_is_delivered_once_also_across_runs(
     assert (two.accepted, two.position) == ("duplicate", 2)
     await ended(salience, session_id)
     entries = await salience.journal.transcript(session_id)
-    assert [e.message_id for e in entries if e.kind == "prompt"] == [f"task-{session_id}", "m1"]
+    assert [e.text for e in entries if e.kind == "prompt"] == ["task", "again"]
 
 
 async def test_an_ended_session_goes_on_with_its_record(
