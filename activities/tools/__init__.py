@@ -1,1 +1,1 @@
-"""The tools a model may call: a contract each, checked arguments, and outcomes that declare what they touched (LOOP-4)."""
+"""The tools a model may call: a contract each, checked arguments, outcomes that declare what they touched (LOOP-4)."""

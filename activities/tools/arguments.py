@@ -1,10 +1,10 @@
-"""Arguments are what the schema says or the tool does not run; the refusal names the field and what is expected there."""
+"""Arguments are what the schema says or the tool does not run; the refusal names the field and what is expected."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
@@ -34,19 +34,28 @@ def checked(spec: ToolSpec, args: Arguments, raw: str | None) -> Arguments:
         Refused: they do not fit; every field that is wrong is named.
     """
     if raw is not None:
-        raise Refused(f"the arguments of {spec.name} are no JSON object: {_parse_error(raw)}.\n{usage(spec)}", kind="invalid_arguments")
-    problems = sorted(_validator(spec.name, json.dumps(spec.parameters)).iter_errors(args), key=lambda e: list(map(str, e.path)))
+        raise Refused(
+            f"the arguments of {spec.name} are no JSON object: {_parse_error(raw)}.\n{usage(spec)}",
+            kind="invalid_arguments",
+        )
+    # The stubs of jsonschema leave one overload of iter_errors without types.
+    problems: list[ValidationError] = sorted(
+        _validator(spec.name, json.dumps(spec.parameters)).iter_errors(args), key=lambda e: list(map(str, e.path))
+    )
     if problems:
         lines = [f"- {_problem(problem)}" for problem in problems[:_SHOWN_PROBLEMS]]
-        raise Refused("\n".join([f"the arguments of {spec.name} do not fit:", *lines, usage(spec)]), kind="invalid_arguments")
-    return _mended(args)
+        raise Refused(
+            "\n".join([f"the arguments of {spec.name} do not fit:", *lines, usage(spec)]), kind="invalid_arguments"
+        )
+    return _clean(spec, args)
 
 
 def usage(spec: ToolSpec) -> str:
     """The call as one line: names, types, and which may be left out."""
     required = spec.parameters.get("required", [])
     fields = [
-        f"{name}{'' if name in required else '?'}: {_type(rule)}" for name, rule in spec.parameters["properties"].items()
+        f"{name}{'' if name in required else '?'}: {_type(rule)}"
+        for name, rule in spec.parameters["properties"].items()
     ]
     return f"Expected: {spec.name}({', '.join(fields)})"
 
@@ -77,11 +86,16 @@ def _type(rule: dict[str, Any]) -> str:
     return f"array of {_type(rule['items'])}" if rule.get("type") == "array" else str(rule.get("type", "any"))
 
 
-def _mended(value: Any) -> Any:
+def _clean(spec: ToolSpec, value: Any, place: str = "") -> Any:
+    """The value with lone surrogates mended; NUL is refused: replacing it would change what is written or run."""
     if isinstance(value, str):
+        if "\x00" in value:
+            raise Refused(f"{place} of {spec.name} contains NUL, which no argument can hold", kind="invalid_arguments")
         return mend(value)
     if isinstance(value, list):
-        return [_mended(item) for item in value]
+        items = cast(list[Any], value)
+        return [_clean(spec, item, f"{place}[{index}]") for index, item in enumerate(items)]
     if isinstance(value, dict):
-        return {key: _mended(item) for key, item in value.items()}
+        fields = cast(dict[str, Any], value)
+        return {key: _clean(spec, item, f"{place}.{key}".lstrip(".")) for key, item in fields.items()}
     return value

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from activities.tools import (
-    edit_file, finish, list_files, read_file, run_command, search, update_plan, write_file,
-)  # fmt: skip
+    edit_file,
+    finish,
+    list_files,
+    read_file,
+    run_command,
+    search,
+    update_plan,
+    write_file,
+)
 from activities.tools.result import Tool
 from salience.errors import UsageError
 from salience.model.tool import ToolClass, ToolSpec
@@ -29,7 +36,7 @@ def offered(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def specs(names: Sequence[str]) -> tuple[ToolSpec, ...]:
-    """What a model is told of the tools a session offers, in the order of names: an order that moved would cost the cache."""
+    """What a model is told of the tools a session offers, by name: an order that moved would cost the prompt cache."""
     return tuple(CATALOG[name].spec for name in offered(names))
 
 

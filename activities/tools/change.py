@@ -17,7 +17,7 @@ from salience.model.canonical import digest
 from salience.model.tool import FileEffect
 from salience.workspace.diff import Pair, unified
 from salience.workspace.files import read, replace
-from salience.workspace.paths import locate
+from salience.workspace.paths import Workspace, locate, shown
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
 
@@ -48,7 +48,7 @@ async def change(site: Site, args: Arguments, rewrite: Rewrite) -> Result:
     """
     if site.config.permission_config.sandbox_mode == "read_only":
         raise Refused("this session may not change files: its sandbox_mode is read_only", kind="denied")
-    path, found = await asyncio.to_thread(_look, site, args["path"])
+    path, found = await asyncio.to_thread(look, site.workspace, args["path"])
     before = found if site.intent is None else await _before(site)
     if site.intent is None:
         _expect(path, args.get("expected_hash"), before)
@@ -75,15 +75,11 @@ def describe(intent: dict[str, str | None], found: bytes | None) -> str:
     return f"{intent['path']} is neither as it was before the call nor as the call was to leave it: read it again."
 
 
-def look(site: Site, named: str) -> bytes | None:
-    """The content of a file, or None. Blocks."""
-    return _look(site, named)[1]
-
-
-def _look(site: Site, named: str) -> tuple[str, bytes | None]:
-    with locate(site.workspace, named) as spot:
+def look(workspace: Workspace, named: str) -> tuple[str, bytes | None]:
+    """The real path of a file, and its content or None. Blocks."""
+    with locate(workspace, named) as spot:
         content = read(spot, limit=MAX_FILE_BYTES)
-        return spot.path, content.data if content else None
+        return shown(spot.path), content.data if content else None
 
 
 async def _before(site: Site) -> bytes | None:
@@ -96,7 +92,7 @@ def _apply(site: Site, named: str, hashes: dict[str, str | None], after: bytes) 
     with locate(site.workspace, named) as spot:
         content = read(spot, limit=MAX_FILE_BYTES)
         now = content.sha256 if content else None
-        if spot.path != hashes["path"] or now not in (hashes["before"], hashes["after"]):
+        if shown(spot.path) != hashes["path"] or now not in (hashes["before"], hashes["after"]):
             raise Refused(f"{hashes['path']} was changed by someone else while this call ran; read it again")
         if now != hashes["after"]:
             replace(spot, after, tag=site.tag)

@@ -16,8 +16,8 @@ _SHOWN_BYTES = 200
 SPEC = ToolSpec(
     name="edit_file",
     description=(
-        "Replace text in a file. old_text must match the file exactly, white space included, and occur exactly once, unless "
-        "replace_all is set: name enough lines around the change. Line ends (LF or CRLF) of the file are kept."
+        "Replace text in a file. old_text must match the file exactly, white space included, and occur exactly once, "
+        "unless replace_all is set: name enough lines around the change. Line ends (LF or CRLF) of the file are kept."
     ),
     parameters=schema(
         {
@@ -95,7 +95,9 @@ def _nearest(data: bytes, part: bytes) -> str:
     longest = max((line.strip() for line in part.splitlines()), key=len)
     places = _places(data, longest)
     if places:
-        return f"Its line {preview(decode(longest), _SHOWN_BYTES)!r} does, at {_listed(places)}: read the file there again"
+        return (
+            f"Its line {preview(decode(longest), _SHOWN_BYTES)!r} does, at {_listed(places)}: read the file there again"
+        )
     return "None of its lines does either: read the file again"
 
 

@@ -13,8 +13,8 @@ MAX_LIMIT = 5_000
 SPEC = ToolSpec(
     name="list_files",
     description=(
-        "List the files under a folder of the workspace, one path a line, sorted. Files that .gitignore leaves out and .git "
-        "are skipped; empty folders do not appear."
+        "List the files under a folder of the workspace, one path a line, sorted. Files that .gitignore leaves out and "
+        ".git are skipped; empty folders do not appear."
     ),
     parameters=schema(
         {

@@ -9,7 +9,7 @@ from activities.tools.result import Arguments, Refused, Result, Site, Tool
 from salience.model.text import decode
 from salience.model.tool import FileEffect, ToolSpec
 from salience.workspace.files import Content, read
-from salience.workspace.paths import locate
+from salience.workspace.paths import locate, shown
 
 MAX_FILE_BYTES = 50 * 1024 * 1024
 MAX_LINES = 2_000
@@ -22,9 +22,9 @@ _SNIFF_BYTES = 8192
 SPEC = ToolSpec(
     name="read_file",
     description=(
-        "Read a text file of the workspace. Gives numbered lines under a header with the path, the number of lines and the "
-        "content's sha256 prefix, which edit_file and write_file take as expected_hash. Long files come in parts: the last "
-        "line says how to go on."
+        "Read a text file of the workspace. Gives numbered lines under a header with the path, the number of lines and "
+        "the content's sha256 prefix, which edit_file and write_file take as expected_hash. Long files come in parts: "
+        "the last line says how to go on."
     ),
     parameters=schema(
         {
@@ -55,7 +55,7 @@ def _read(site: Site, named: str) -> tuple[str, Content]:
         content = read(spot, limit=MAX_FILE_BYTES)
         if content is None:
             raise Refused(f"there is no file {spot.path}; list_files or search shows what there is")
-        return spot.path, content
+        return shown(spot.path), content
 
 
 def _render(path: str, content: Content, args: Arguments, budget: int) -> Result:
@@ -66,7 +66,7 @@ def _render(path: str, content: Content, args: Arguments, budget: int) -> Result
     total = len(lines)
     start: int = args.get("start_line", 1)
     end: int = min(args.get("end_line", total), total)
-    if start > max(total, 1) or end < start and total:
+    if start > max(total, 1) or (total and end < start):
         raise Refused(f"{path} has {total} lines; lines {start} to {args.get('end_line', total)} are not among them")
     room = budget - min(_HEADER_BYTES, budget // 4)
     width = len(str(end))

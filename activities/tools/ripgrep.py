@@ -1,4 +1,4 @@
-"""ripgrep runs without configuration, inside the workspace, in one fixed order, and only as long as its lines are wanted."""
+"""ripgrep runs without configuration, inside the workspace, in one order, and only while its lines are wanted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ TIMEOUT_S = 60.0
 _LINE_LIMIT = 1024 * 1024
 
 
-async def lines(site: Site, options: list[str], *, path: str, glob: str | None, ignored: bool, limit: int) -> tuple[list[str], bool]:
+async def lines(
+    site: Site, options: list[str], *, path: str, glob: str | None, ignored: bool, limit: int
+) -> tuple[list[str], bool]:
     """The first lines ripgrep says.
 
     Args:
@@ -44,7 +46,8 @@ async def lines(site: Site, options: list[str], *, path: str, glob: str | None, 
         *argv, "--", place, cwd=site.workspace.root, env={"LANG": "C.UTF-8"}, limit=_LINE_LIMIT,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     complaint = asyncio.create_task(process.stderr.read(_LINE_LIMIT))
     found: list[str] = []
     try:
@@ -56,7 +59,9 @@ async def lines(site: Site, options: list[str], *, path: str, glob: str | None, 
                 if code == 2 and (said := decode(await complaint).strip()):
                     raise Refused(f"ripgrep refused: {said[:1000]}", kind="invalid_arguments")
     except TimeoutError:
-        raise Refused(f"the search took longer than {TIMEOUT_S:.0f} s; narrow it with path or glob", kind="timed_out") from None
+        raise Refused(
+            f"the search took longer than {TIMEOUT_S:.0f} s; narrow it with path or glob", kind="timed_out"
+        ) from None
     finally:
         complaint.cancel()
         with suppress(ProcessLookupError):

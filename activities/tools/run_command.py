@@ -1,4 +1,4 @@
-"""`run_command` runs a command line under the session's sandbox; a command that ran is a result, whatever its exit code."""
+"""`run_command` runs a command line in the session's sandbox; one that ran is a result, whatever its exit code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from salience.workspace.paths import locate
 from salience.workspace.sandbox import SandboxUnavailable, confine
 
 MAX_TIMEOUT_S = 86_400
+MAX_COMMAND_BYTES = 120_000
+"""Linux takes 128 KiB in one argument."""
 
 SPEC = ToolSpec(
     name="run_command",
     description=(
-        "Run a command line with bash in the workspace and get its output (standard error included) and exit code. Each "
-        "call is a new shell; background processes end with it. Unless the session allows more, it may write only in the "
-        "workspace and /tmp, and has no network."
+        "Run a command line with bash in the workspace and get its output (standard error included) and exit code. "
+        "Each call is a new shell; background processes end with it. Unless the session allows more, it may write only "
+        "in the workspace and /tmp, and has no network."
     ),
     parameters=schema(
         {
-            "command": {"type": "string", "minLength": 1, "maxLength": 100_000, "description": "What bash -c gets."},
+            "command": {"type": "string", "minLength": 1, "description": "What bash -c gets."},
             "cwd": {"type": "string", "minLength": 1, "description": "Folder to run in. Default: the workspace."},
             "timeout_s": {
                 "type": "number",
@@ -39,9 +41,12 @@ SPEC = ToolSpec(
 
 async def _run(site: Site, args: Arguments) -> Result:
     permissions = site.config.permission_config
+    if len(args["command"].encode()) > MAX_COMMAND_BYTES:
+        raise Refused(
+            f"the command is longer than {MAX_COMMAND_BYTES} bytes; put it in a file with write_file and run that",
+            kind="invalid_arguments",
+        )
     folder = await asyncio.to_thread(_folder, site, args.get("cwd", "."))
-    if "\x00" in args["command"]:
-        raise Refused("the command contains NUL, which no command line can hold", kind="invalid_arguments")
     try:
         confinement = await asyncio.to_thread(
             confine, site.workspace, permissions.sandbox_mode, network=permissions.network, folder=folder
@@ -50,9 +55,12 @@ async def _run(site: Site, args: Arguments) -> Result:
         raise Refused(f"the command was not run. {error.line()}", kind="unavailable") from error
     most = site.config.limits.tool_timeout_s
     timeout_s = min(args.get("timeout_s", most), most)
-    ended = await run(
-        args["command"], confinement, tag=site.tag, timeout_s=timeout_s, stop=site.stop, progress=site.progress
-    )
+    try:
+        ended = await run(
+            args["command"], confinement, tag=site.tag, timeout_s=timeout_s, stop=site.stop, progress=site.progress
+        )
+    except OSError as error:
+        raise Refused(f"the command could not be started: {error.strerror}", kind="unavailable") from error
     match ended.ending:
         case "exited":
             return Result(ended.output, trailer=f"[exit code {ended.exit_code}]\n", exit_code=ended.exit_code)
@@ -60,7 +68,7 @@ async def _run(site: Site, args: Arguments) -> Result:
             line = f"[ended after {timeout_s:g} s, its time limit; what it had done by then stays done]\n"
             return Result(ended.output, trailer=line, ok=False, kind="timed_out")
         case "output_limit":
-            line = f"[ended: it wrote more than {MAX_OUTPUT_BYTES} bytes; send long output to a file]\n"
+            line = f"[ended: it wrote more than can be kept, {MAX_OUTPUT_BYTES} bytes; send long output to a file]\n"
             return Result(ended.output, trailer=line, ok=False, kind="error")
         case "stopped":
             line = "[ended before it was done; what it had done by then stays done]\n"

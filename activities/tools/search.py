@@ -14,17 +14,24 @@ _LINE_BYTES = 300
 SPEC = ToolSpec(
     name="search",
     description=(
-        "Search file contents with a regular expression (Rust syntax, as ripgrep takes it). Gives path:line:text, sorted by "
-        "path. Files that .gitignore leaves out, binary files and .git are skipped."
+        "Search file contents with a regular expression (Rust syntax, as ripgrep takes it). Gives path:line:text, "
+        "sorted by path. Files that .gitignore leaves out, binary files and .git are skipped."
     ),
     parameters=schema(
         {
             "pattern": {"type": "string", "minLength": 1, "maxLength": 10_000, "description": "What to search for."},
-            "path": {"type": "string", "minLength": 1, "description": "Folder or file to search. Default: the workspace."},
+            "path": {
+                "type": "string",
+                "minLength": 1,
+                "description": "Folder or file to search. Default: the workspace.",
+            },
             "glob": {"type": "string", "minLength": 1, "description": "Only files like this, for example **/*.py."},
             "literal": {"type": "boolean", "description": "Take the pattern as plain text. Default false."},
             "case_sensitive": {"type": "boolean", "description": "Default true."},
-            "ignored": {"type": "boolean", "description": "Also search files that .gitignore leaves out. Default false."},
+            "ignored": {
+                "type": "boolean",
+                "description": "Also search files that .gitignore leaves out. Default false.",
+            },
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "description": "Most lines. Default 100."},
         },
         ("pattern",),

@@ -18,8 +18,8 @@ _MARKS = {"pending": " ", "in_progress": ">", "done": "x", "blocked": "!", "skip
 SPEC = ToolSpec(
     name="update_plan",
     description=(
-        "State the plan: all its steps with their status. It replaces the plan before. Keep one step in_progress while you "
-        "work, and mark it done when it is."
+        "State the plan: all its steps with their status. It replaces the plan before. Keep one step in_progress while "
+        "you work, and mark it done when it is."
     ),
     parameters=schema(
         {
@@ -28,14 +28,23 @@ SPEC = ToolSpec(
                 "maxItems": MAX_STEPS,
                 "items": schema(
                     {
-                        "step_id": {"type": "string", "minLength": 1, "maxLength": 64, "description": "Default: its number."},
+                        "step_id": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": 64,
+                            "description": "Default: its number.",
+                        },
                         "title": {"type": "string", "minLength": 1, "maxLength": 500},
                         "status": {"type": "string", "enum": list(get_args(StepStatus))},
                     },
                     ("title", "status"),
                 ),
             },
-            "current_step_id": {"type": "string", "minLength": 1, "description": "Default: the first step in progress."},
+            "current_step_id": {
+                "type": "string",
+                "minLength": 1,
+                "description": "Default: the first step in progress.",
+            },
             "status": {"type": "string", "enum": list(get_args(PlanStatus)), "description": "Default: from the steps."},
         },
         ("steps",),
@@ -60,7 +69,9 @@ def plan_of(args: Arguments) -> Plan:
     under_way = next((step.step_id for step in steps if step.status == "in_progress"), None)
     current: str | None = args.get("current_step_id", under_way)
     if current is not None and current not in ids:
-        raise Refused(f"current_step_id {current} is no step; there are {', '.join(ids) or 'none'}", kind="invalid_arguments")
+        raise Refused(
+            f"current_step_id {current} is no step; there are {', '.join(ids) or 'none'}", kind="invalid_arguments"
+        )
     return Plan(steps=steps, current_step_id=current, status=args.get("status", _status(steps)))
 
 
