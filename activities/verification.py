@@ -187,6 +187,10 @@ class Verification:
         self, session_id: str, events: list[ev.Event], rows: list[Row], tally: _Tally
     ) -> None:
         tally.findings.extend(invariants.results_follow_calls(events))
+        found = len(tally.findings)
+        await self._blobs_hold(events, tally)
+        if len(tally.findings) > found:
+            return  # no bundle can be compiled again without its texts
         projection = Projection.empty(session_id)
         async for built, recorded in self._walk(projection, events, rows):
             if built is None:
@@ -216,7 +220,6 @@ class Verification:
             tally.add("PRJ-1", "the stored state is not what the events fold to")
         if stored is not None and stored.stats != projection.stats:
             tally.add("PRJ-1", "the stored stats are not what the events fold to")
-        await self._blobs_hold(events, tally)
 
     async def _walk(
         self, projection: Projection, events: Iterable[ev.Event], rows: list[Row]
