@@ -48,7 +48,7 @@ async def lines(
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
-    complaint = asyncio.create_task(process.stderr.read(_LINE_LIMIT))
+    complaint = asyncio.create_task(process.stderr.read())
     found: list[str] = []
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -66,6 +66,8 @@ async def lines(
         complaint.cancel()
         with suppress(ProcessLookupError):
             process.kill()
+        # A paused pipe would never be seen to end, and `wait` waits for that.
+        await process.stdout.read()
         await process.wait()
     return found[:limit], len(found) > limit
 
@@ -74,7 +76,7 @@ def _place(site: Site, path: str) -> str:
     with locate(site.workspace, path) as spot:
         if spot.status is None:
             raise Refused(f"there is nothing at {spot.path}")
-        return f"./{spot.path}"
+        return "." if spot.path == "." else f"./{spot.path}"
 
 
 def _binary() -> str:
