@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,9 +15,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from salience.errors import BackendUnavailable, InputTooLarge, NotFound, SalienceError, UsageError
 from salience.local import resolve
 from salience.log import prompt as prompts
+from salience.log.decode import Cursor, begin_run, decode
 from salience.model import calls, text
+from salience.model.artifact import Artifact
+from salience.model.bundle import ContextBundle
 from salience.model.canonical import digest
-from salience.model.event import Event
+from salience.model.event import Event, UserPromptSubmitted
 from salience.model.session import Limits, ModelSettings, Session, SessionConfig
 from salience.model.state import State
 from salience.model.stats import Stats
@@ -26,8 +28,10 @@ from salience.projection.projection import SavedProjection
 from salience.settings import Settings
 from salience.store.blobs import BlobStore, FileBlobs
 from salience.store.bundles import Bundles
+from salience.store.history import Histories
 from salience.store.journal import Journal
 from salience.store.postgres import Postgres
+from salience.store.record import Record
 from salience.wire import connect
 
 RPC_TIMEOUT = timedelta(seconds=30)
@@ -48,6 +52,7 @@ class Salience:
         self.blobs: BlobStore = FileBlobs(settings.blobs)
         self.journal = Journal(self.postgres, settings.tenant)
         self.bundles = Bundles(self.postgres, settings.tenant)
+        self.record = Record(self.journal, self.bundles, self.blobs)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Salience:
@@ -77,8 +82,8 @@ class Salience:
     ) -> str:
         """Start a session; returns its id when the task is acknowledged.
 
-        Idempotent by `session_id`: starting one that runs gives the task to it as further input, and one that has ended
-        goes on.
+        Idempotent by `session_id`: starting one that exists gives the task to it, which takes the same task once and
+        another as further input; one that has ended goes on.
 
         Raises:
             InputTooLarge: the task is over 50 MB.
@@ -100,8 +105,8 @@ class Salience:
                 rpc_timeout=RPC_TIMEOUT,
             )
         except WorkflowAlreadyStartedError:
-            if prompt is not None:
-                await self._submit(session_id, prompt, resume=calls.SessionStart(resume=True))
+            if task is not None:
+                await self.give_task(session_id, task, message_id=message_id)
         except RPCError as error:
             raise _unavailable(error) from error
         return session_id
@@ -129,7 +134,16 @@ class Salience:
         await self._must_exist(session_id)
         prompt = await self._prompt(words, message_id or f"msg-{uuid.uuid4().hex}")
         resume = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
+        if message_id:
+            return await self._submit_once(session_id, prompt, resume)
         return await self._submit(session_id, prompt, resume=resume)
+
+    async def give_task(self, session_id: str, task: str, *, message_id: str = "") -> calls.Receipt:
+        """Give a session that exists a task: the same one is taken once, another is further input. Raises as `say`."""
+        prompt = await self._prompt(task, message_id or f"task-{session_id}")
+        if not message_id and not await self._began_with(session_id, prompt):
+            prompt = prompt.model_copy(update={"message_id": f"task-{digest(prompt.text_ref or prompt.text)[:32]}"})
+        return await self._submit_once(session_id, prompt, calls.SessionStart(resume=True))
 
     async def resume(
         self, session_id: str, *, model_settings: ModelSettings | None = None, limits: Limits | None = None
@@ -183,9 +197,17 @@ class Salience:
         """The session as the journal knows it; works for running and ended ones alike."""
         return session_of(session_id, await self.journal.latest(session_id))
 
-    async def state(self, session_id: str) -> State:
-        """The latest state in the store."""
-        return (await self.journal.latest(session_id)).state
+    async def state(self, session_id: str, *, at: str | None = None) -> State:
+        """The state after an event (an id, or a seq as text); the latest in the store by default (spec PRJ-4)."""
+        return (await self.record.at(session_id, at) if at else await self.journal.latest(session_id)).state
+
+    async def context(self, session_id: str, *, at: str | None = None, messages: bool = False) -> ContextBundle:
+        """What a model saw, explained; see `salience.store.record.Record.context`."""
+        return await self.record.context(session_id, at, messages=messages)
+
+    async def artifacts(self, session_id: str) -> Sequence[Artifact]:
+        """What the session produced and kept, in order of appearance; bytes are read with `blobs.get`."""
+        return await self.journal.artifacts(session_id)
 
     async def stats(self, session_id: str) -> Stats:
         """The latest stats in the store."""
@@ -199,7 +221,7 @@ class Salience:
         """Ask the workflow itself; None when no worker answers, so that the store is the answer."""
         try:
             return await self._handle(session_id).query(name, rpc_timeout=timedelta(seconds=5))
-        except (RPCError, asyncio.TimeoutError):
+        except (TimeoutError, RPCError):
             return None
 
     async def running(self, session_id: str) -> bool:
@@ -231,6 +253,29 @@ class Salience:
         if prompts.is_empty(kept.prompt):
             raise UsageError("the message is empty")
         return kept.prompt
+
+    async def _began_with(self, session_id: str, prompt: calls.Prompt) -> bool:
+        """Whether the session was started with this very task; history knows it before the journal does."""
+        events = [event async for event in self.journal.events(session_id, upto=4)]
+        if not events:
+            description = await self._handle(session_id).describe(rpc_timeout=RPC_TIMEOUT)
+            run_id = description.run_id or ""
+            history = await Histories(self.temporal).whole(session_id, run_id)
+            events = decode(history, begin_run(Cursor(session_id=session_id), run_id))[0].events
+        told = (prompt.message_id, prompt.text, prompt.text_ref)
+        return any(
+            isinstance(said, UserPromptSubmitted) and (said.message_id, said.text, said.text_ref) == told
+            for said in (event.payload for event in events)
+        )
+
+    async def _submit_once(self, session_id: str, prompt: calls.Prompt, resume: calls.SessionStart) -> calls.Receipt:
+        """Submit, but start no new run for an input that an ended one has had: it would have nothing to do."""
+        if not await self.running(session_id):
+            had = [e.message_id for e in await self.journal.transcript(session_id) if e.kind == "prompt"]
+            if prompt.message_id in had:
+                position = had.index(prompt.message_id) + 1
+                return calls.Receipt(message_id=prompt.message_id, accepted="duplicate", position=position)
+        return await self._submit(session_id, prompt, resume=resume)
 
     async def _submit(self, session_id: str, prompt: calls.Prompt, *, resume: calls.SessionStart) -> calls.Receipt:
         """Update a running session, or start its next run with the input: one request, whichever it is."""
@@ -282,8 +327,12 @@ class Salience:
         except RPCError as error:
             raise _not_found_or_unavailable(error, session_id) from error
 
+    async def exists(self, session_id: str) -> bool:
+        """Whether there is such a session, running or ended."""
+        return await self.journal.position(session_id) is not None or await self.running(session_id)
+
     async def _must_exist(self, session_id: str) -> None:
-        if await self.journal.position(session_id) is None and not await self.running(session_id):
+        if not await self.exists(session_id):
             raise NotFound(f"no session {session_id!r}", mend="salience list")
 
 
