@@ -41,6 +41,10 @@ _AUTH = re.compile(
     r"api.?key.{0,30}(?:invalid|incorrect|missing|not (?:set|valid|found)|expired|must be set|required)|"
     r"unauthori[sz]ed|authentication|permission.?denied|access denied"
 )
+_NO_KEY = re.compile(
+    r"(?:missing|unable to locate|no) credentials|"
+    r"api_key[\w ]{0,20} must be set|no api.?key (?:was )?(?:provided|found)"
+)
 _REFUSED = re.compile(
     r"content.?(?:filter|policy|management)|moderation|responsible.?ai|usage polic|safety (?:system|"
     r"setting|filter|reason)|"
@@ -118,10 +122,22 @@ def _named(report: Report, marks: Iterable[str]) -> bool:
     return any(mark in name for mark in marks for name in report.names)
 
 
+def _transport(report: Report) -> ModelFailureKind | None:
+    """The kind, where a cause says that the connection failed; the status around it is often made up."""
+    if _named(report, _CONNECT_NAMES) or _named(report, _CUT_NAMES):
+        return "truncated_stream" if report.started else "unavailable"
+    return "timeout" if _named(report, _TIMEOUT_NAMES) else None
+
+
 def _kind(report: Report, said: str, reading: Reading) -> ModelFailureKind:
     status = report.status
     names = " ".join(report.names)
 
+    # Where the request never arrived nobody has read it: words in a library's message ("SSLContext") say nothing of it.
+    if (transport := _transport(report)) is not None:
+        return transport
+    if _NO_KEY.search(said):
+        return "auth"
     if _BILLING.search(said) and not re.search(r"per (?:minute|day)|free.?tier", said):
         # No wait helps and nothing is wrong with the request: the account has to be seen to.
         return "auth"
@@ -144,12 +160,9 @@ def _kind(report: Report, said: str, reading: Reading) -> ModelFailureKind:
 
 def _kind_of_status(report: Report, said: str, names: str) -> ModelFailureKind:
     status = report.status
-    # An exception that wraps a lost connection often carries an invented 500: the causes know better than the status.
-    if _named(report, _CONNECT_NAMES):
+    if _CUT.search(said) and status in (None, 200, 500, 502, 503):
         return "truncated_stream" if report.started else "unavailable"
-    if any(name in names for name in _CUT_NAMES) or (_CUT.search(said) and status in (None, 200, 500, 502, 503)):
-        return "truncated_stream" if report.started else "unavailable"
-    if status in (408, 504) or any(name in names for name in _TIMEOUT_NAMES):
+    if status in (408, 504):
         return "timeout"
     if status in (503, 529) or (_OVERLOAD.search(said) and (status is None or status == 200 or status >= 500)):
         return "overload"
@@ -203,7 +216,7 @@ _SECRETS = (
 
 def one_line(text: str, *, secrets: Iterable[str] = ()) -> str:
     """A text as one line of at most 500 bytes, without anything that looks like a credential."""
-    line = mend(text)
+    line = re.sub(r"\s*(?:ssl:)?<[^<>]* object at 0x[0-9a-f]+>|\.? Handle with `litellm\.\w+`\.?", "", mend(text))
     # The longest first: a key may begin with another.
     for secret in sorted((s for s in secrets if len(s) >= 6), key=len, reverse=True):
         line = line.replace(secret, "[redacted]")

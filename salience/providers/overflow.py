@@ -61,7 +61,7 @@ _SAYS_OVERFLOW = (
     re.compile(rf"{_EXCEEDS}.{{0,80}}\b{_INPUT}\b", re.S),
 )
 _MEASURED = re.compile(
-    r"context|tokens?\b|n_ctx|上下文|长度|(?:prompt|input|message|conversation|request|text|query|"
+    r"\bcontext(?:s|_\w+)?\b|tokens?\b|n_ctx|上下文|长度|(?:prompt|input|message|conversation|request|text|query|"
     r"history)s?\b.{0,60}(?:too (?:long|large|big)|length|longer)|"
     r"reduce the (?:length|size|number)|shorter (?:prompt|input)|maximum (?:input|prompt|sequence|"
     r"model) (?:length|size)|sequence length",

@@ -91,6 +91,12 @@ OTHERS: list[tuple[int | None, str, str]] = [
     (400, "Token limit reached", "output_limit"),
     (408, "slow", "timeout"),
     (504, "gateway", "timeout"),
+    (500, "Missing credentials. Please pass one of `api_key` or a token", "auth"),
+    (
+        500,
+        "Cannot make the request: ssl:<ssl.SSLContext object at 0x7f8a1b2c>, limit of retries exceeded",
+        "unavailable",
+    ),
     (500, "boom", "unavailable"),
     (502, "upstream connect error", "unavailable"),
     (None, "", "unavailable"),
@@ -173,6 +179,11 @@ class InternalServerError(Exception):
         (RemoteProtocolError("peer closed connection"), True, "truncated_stream"),
         (RemoteProtocolError("peer closed connection"), False, "unavailable"),
         (APITimeoutError("slow"), False, "timeout"),
+        (
+            ConnectError("Cannot connect to host h:9 ssl:<ssl.SSLContext object at 0x7e>, too many tokens"),
+            False,
+            "unavailable",
+        ),
         (ValueError("odd"), False, "unavailable"),
     ],
 )
