@@ -36,7 +36,7 @@ from salience.settings import default_home
 from salience.store.blobs import BlobStore
 from salience.store.ledger import Claim
 from salience.telemetry.failpoints import failpoint
-from salience.workspace.command import forget, spooled
+from salience.workspace.command import end_leftovers, forget, spooled
 from salience.workspace.manifest import EMPTY
 from salience.workspace.paths import PathRefused, Workspace, WorkspaceGone
 
@@ -249,10 +249,12 @@ class ToolActivities:
         call = run.call
         claim = await run.before(lambda: self._ledger.effect(call.session_id, call.tool_call_id))
         if claim is not None and claim.outcome is not None:
+            forget(run.tag)
             return ToolOutcome.model_validate(claim.outcome)
         config = await run.before(lambda: self._sessions(call.session_id))
         if claim is None:
             return await self._finished(run, evidence.account("not_started", (), None, b""), config)
+        await asyncio.to_thread(end_leftovers, run.tag)
         workspace = await asyncio.to_thread(Workspace.at, config.cwd, runtime=self._runtime)
         if (intent := claim.intent) is not None:
             _, found = await asyncio.to_thread(change.look, workspace, intent["path"])

@@ -40,7 +40,8 @@ def checked(spec: ToolSpec, args: Arguments, raw: str | None) -> Arguments:
         )
     # The stubs of jsonschema leave one overload of iter_errors without types.
     problems: list[ValidationError] = sorted(
-        _validator(spec.name, json.dumps(spec.parameters)).iter_errors(args), key=lambda e: list(map(str, e.path))
+        _validator(spec.name, json.dumps(spec.parameters)).iter_errors(args),  # pyright: ignore[reportUnknownMemberType]
+        key=lambda problem: list(map(str, problem.path)),
     )
     if problems:
         lines = [f"- {_problem(problem)}" for problem in problems[:_SHOWN_PROBLEMS]]

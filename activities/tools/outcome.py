@@ -57,7 +57,6 @@ async def settled(
         preview=preview(seen, PREVIEW_BYTES),
         truncated=clipped or result.truncated,
         exit_code=result.exit_code,
-        effects_count=len(result.effects),
         diff_ref=await blobs.put(result.diff.text.encode()) if result.diff and result.diff.text else None,
         diff_added=result.diff.added if result.diff else 0,
         diff_removed=result.diff.removed if result.diff else 0,
@@ -88,4 +87,4 @@ async def _with_effects(outcome: ToolOutcome, effects: tuple[FileEffect, ...], b
     if len(effects) <= MAX_INLINE_EFFECTS and len(canonical_json(inline.plain())) <= MAX_OUTCOME_BYTES:
         return inline
     ref = await blobs.put(canonical_json([effect.plain() for effect in effects]))
-    return outcome.model_copy(update={"effects_ref": ref})
+    return outcome.model_copy(update={"effects_ref": ref, "effects_count": len(effects)})

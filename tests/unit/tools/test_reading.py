@@ -30,7 +30,8 @@ async def test_read_file_shows_lines_and_the_hash(scene: Scene) -> None:
 async def test_read_file_comes_in_parts_that_join(scene: Scene) -> None:
     scene.max_bytes = 2_000
     (scene.root / "long.txt").write_text("".join(f"line number {n}\n" for n in range(1, 501)))
-    start, lines = 1, []
+    start = 1
+    lines: list[str] = []
     while True:
         outcome = await scene.run("read_file", {"path": "long.txt", "start_line": start})
         text = await scene.seen(outcome)

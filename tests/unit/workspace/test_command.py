@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from salience.model.session import SandboxMode
 from salience.workspace import command, sandbox
-from salience.workspace.command import Ended, run
+from salience.workspace.command import Ended, forget, run, spooled
 from salience.workspace.paths import Workspace
 from salience.workspace.sandbox import SandboxUnavailable, confine
 
@@ -29,10 +31,13 @@ async def say(
     runtime: tuple[Path, ...] = (),
 ) -> Ended:
     confinement = confine(Workspace.at(str(root), runtime=runtime), mode, network=network)
-    return await run(
-        text, confinement, tag=f"test-{os.getpid()}", timeout_s=timeout_s, stop=stop or asyncio.Event(),
-        progress=lambda size: None,
-    )  # fmt: skip
+    tag = f"test-{os.getpid()}"
+    try:
+        return await run(
+            text, confinement, tag=tag, timeout_s=timeout_s, stop=stop or asyncio.Event(), progress=lambda size: None
+        )
+    finally:
+        forget(tag)
 
 
 async def test_runs_at_its_own_path_and_gives_the_exit_code(tmp_path: Path) -> None:
@@ -177,3 +182,29 @@ async def test_no_bubblewrap_fails_closed(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_the_root_folder_is_no_workspace() -> None:
     with pytest.raises(SandboxUnavailable):
         confine(Workspace.at("/"), "workspace_write", network=False)
+
+
+async def test_a_killed_worker_takes_the_command_with_it_and_leaves_what_it_said(tmp_path: Path) -> None:
+    worker = f"""
+import asyncio
+from salience.workspace.command import run
+from salience.workspace.paths import Workspace
+from salience.workspace.sandbox import confine
+
+async def main():
+    confinement = confine(Workspace.at({str(tmp_path)!r}), "workspace_write", network=False)
+    text = "echo begun; touch mark; sleep 1; touch late"
+    await run(text, confinement, tag="killed", timeout_s=9, stop=asyncio.Event(), progress=lambda n: None)
+
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", worker], cwd=Path(__file__).parents[3])  # noqa: ASYNC220 - it is to be killed, not awaited
+    while not (tmp_path / "mark").exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    await asyncio.sleep(1.5)
+    assert not (tmp_path / "late").exists()
+    assert spooled("killed") == b"begun\n"
+    forget("killed")
