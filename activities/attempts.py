@@ -9,6 +9,7 @@ from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from salience.errors import BackendUnavailable
+from salience.model import calls
 from salience.store.ledger import Ledger
 
 BEAT_S = 0.8
@@ -39,6 +40,7 @@ class _Beating(ActivityInboundInterceptor):
         try:
             if info.attempt > 1 and info.workflow_id and info.workflow_run_id:
                 await self._note(info.workflow_id, info.workflow_run_id, info.activity_id, info.attempt)
+            input.args = [_addressed(value, info.workflow_id or "") for value in input.args]
             return await self.next.execute_activity(input)
         finally:
             beating.cancel()
@@ -49,6 +51,13 @@ class _Beating(ActivityInboundInterceptor):
         except BackendUnavailable:
             # The ledger of attempts is evidence, not a condition: the activity itself will meet the outage.
             activity.logger.warning("attempt %s of %s could not be noted", attempt, activity_id)
+
+
+def _addressed(value: Any, session_id: str) -> Any:
+    """An input with its session filled in, where the session meant itself."""
+    if getattr(value, "session_id", None) == calls.OWN:
+        return value.model_copy(update={"session_id": session_id})
+    return value
 
 
 async def _beat() -> None:

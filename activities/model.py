@@ -117,7 +117,7 @@ class ModelActivities:
             if isinstance(outcome, ModelFailure):
                 raise _refused(outcome)
             ref = await self._blobs.put(canonical_json(outcome.plain()))
-            answer = _answer(outcome, ref, duration_ms)
+            answer = _answer(outcome, ref, duration_ms, asked=call.model)
             await self._ledger.store_answer(call.session_id, run_id, info.activity_id, answer.plain())
             failpoint("model.after_store")
             return answer
@@ -182,7 +182,7 @@ def _timed_out(settings: ModelSettings) -> ModelFailure:
     )
 
 
-def _answer(response: ModelResponse, ref: str, duration_ms: int) -> ModelAnswer:
+def _answer(response: ModelResponse, ref: str, duration_ms: int, *, asked: str) -> ModelAnswer:
     """The answer as history holds it; where many calls leave no room, their previews shrink.
 
     Raises:
@@ -192,7 +192,7 @@ def _answer(response: ModelResponse, ref: str, duration_ms: int) -> ModelAnswer:
     for limit in (PREVIEW_BYTES, 80, 24, 0):
         answer = ModelAnswer(
             response_ref=ref,
-            model=response.model,
+            model="" if response.model == asked else response.model,
             stop_reason=response.stop_reason,
             usage=response.usage,
             text_preview=preview(response.text, PREVIEW_BYTES),

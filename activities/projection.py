@@ -42,9 +42,8 @@ class Projecting:
 
 
 def anchor_of(projection: Projection) -> Anchor:
-    """Seq, head and last event of a fold."""
-    cursor = projection.cursor
-    return Anchor(seq=cursor.seq, head=projection.head, event_id=cursor.last_event_id or "")
+    """Seq and head of a fold."""
+    return Anchor(seq=projection.cursor.seq, head=projection.head)
 
 
 class Projector:

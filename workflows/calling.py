@@ -23,7 +23,8 @@ HEARTBEAT = timedelta(seconds=3)
 OUTAGE = timedelta(minutes=30)
 """How long a store may stay away before the run ends as backend_unavailable; the session stays resumable."""
 
-_NEVER_RETRIED = ["PayloadsTooLarge", "workspace_gone", "invalid_session", "model_bad_request"]
+# Everything else that must not be repeated says so itself when it is raised; only this one is the SDK's own.
+_NEVER_RETRIED = ["PayloadsTooLarge"]
 _PATIENT = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
     backoff_coefficient=2,

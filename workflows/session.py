@@ -180,7 +180,7 @@ class AgentSession:
         self._inbox.delivered()
         built = await calling.start(
             calls.BUILD_CONTEXT,
-            calls.BuildContext(session_id=workflow.info().workflow_id, turn=self._turn, transition=transition),
+            calls.BuildContext(turn=self._turn, transition=transition),
             f"t{self._turn}.context",
             calls.BuiltContext,
         )
@@ -192,7 +192,6 @@ class AgentSession:
         self._model_calls += 1
         self._run_model_calls += 1
         value = calls.CallModel(
-            session_id=workflow.info().workflow_id,
             turn=self._turn,
             bundle_id=bundle.bundle_id,
             call_index=bundle.call_index,
@@ -255,7 +254,6 @@ class AgentSession:
         for index, call in enumerate(answer.calls):
             tool_class = self._tool_classes.get(call.name, "read")
             value = calls.RunTool(
-                session_id=workflow.info().workflow_id,
                 turn=self._turn,
                 index=index,
                 tool_call_id=call.tool_call_id,
@@ -294,7 +292,6 @@ class AgentSession:
     async def _inspect(self, call: calls.RunTool) -> ToolOutcome | None:
         """The worker died inside an effect: find out what it changed, and let the model decide (spec LOOP-4)."""
         value = calls.InspectEffect(
-            session_id=call.session_id,
             turn=call.turn,
             index=call.index,
             tool_call_id=call.tool_call_id,

@@ -39,6 +39,7 @@ from salience.model.bundle import (
     Excluded,
     Masks,
     View,
+    bundle_id_of,
 )
 from salience.model.canonical import canonical_json, digest_of
 from salience.model.message import CompiledMessage
@@ -282,7 +283,7 @@ def _built(
             "call": inputs.call_index,
         }
     )
-    bundle_id = f"b{inputs.turn}-{bundle_hash[:16]}"
+    bundle_id = bundle_id_of(inputs.turn, bundle_hash)
     prefix = len(epoch)
     appended = epoch.head[start:] + epoch.parts[max(0, start - len(epoch.head)) :]
     current = epoch.kept(inputs.current_request).current
@@ -309,7 +310,6 @@ def _built(
     counts = {"dropped": dropped, "masked": epoch.masked}
     context = inputs.config.context_config
     summary = BundleSummary(
-        bundle_id=bundle_id,
         bundle_hash=bundle_hash,
         turn=inputs.turn,
         call_index=inputs.call_index,

@@ -133,10 +133,10 @@ class Epoch:
             by_section[part.segment.section] = by_section.get(part.segment.section, 0) + part.tokens
         return Sizes(total, by_section)
 
-    def largest(self, tail: Iterable[Part]) -> tuple[tuple[str, int], ...]:
-        """The largest segments of the prefix with a tail, as (segment id, tokens)."""
+    def largest(self, tail: Iterable[Part]) -> dict[str, int]:
+        """The largest segments of the prefix with a tail, by segment id, largest first."""
         sized = [*self._largest, *((part.tokens, part.segment.segment_id) for part in tail)]
-        return tuple((name, tokens) for tokens, name in heapq.nlargest(LARGEST, sized))
+        return {name: tokens for tokens, name in heapq.nlargest(LARGEST, sized)}
 
     def _count(self, part: Part) -> None:
         self._hash.update(part.identity)

@@ -347,7 +347,7 @@ class Decoder:
             text_preview=answer.text_preview,
             stop_reason=answer.stop_reason,
             usage=answer.usage,
-            model=answer.model,
+            model=answer.model or call.model,
             call_count=len(answer.calls),
             duration_ms=answer.duration_ms,
             attempt=max(opened.attempt, 1),

@@ -155,7 +155,6 @@ class ContextBundle(Frozen):
 class BundleSummary(Frozen):
     """What history, the journal and the `context` query hold of a bundle: at most 4 KiB (spec LOOP-2c)."""
 
-    bundle_id: str
     bundle_hash: str
     turn: int
     call_index: int
@@ -165,8 +164,8 @@ class BundleSummary(Frozen):
     fits: bool
     tokens: BundleTokens
     view: View
-    largest: Annotated[tuple[tuple[str, int], ...], type_of_sequence] = Field(
-        (), description="The 20 largest segments as (segment id, tokens)."
+    largest: dict[str, int] = Field(
+        default_factory=dict[str, int], description="The 20 largest segments, largest first, with their tokens."
     )
     excluded_counts: dict[str, int] = Field(default_factory=dict[str, int])
     masks: Masks | None = Field(
@@ -176,3 +175,13 @@ class BundleSummary(Frozen):
     builder_version: str
     tokenizer: str
     problem: str | None = Field(default=None, description="Why it does not fit, naming the sizes.")
+
+    @property
+    def bundle_id(self) -> str:
+        """The bundle's id in its session; not written, because history holds turn and hash already."""
+        return bundle_id_of(self.turn, self.bundle_hash)
+
+
+def bundle_id_of(turn: int, bundle_hash: str) -> str:
+    """The id of a bundle: unique in its session and readable."""
+    return f"b{turn}-{bundle_hash[:16]}"

@@ -22,7 +22,7 @@ WORKFLOW_TYPE: Final = "AgentSession"
 ARCHIVE_WORKFLOW_TYPE: Final = "ArchiveRun"
 TASK_QUEUE: Final = "salience"
 MAX_PAYLOAD_BYTES: Final = 32 * 1024
-PREVIEW_BYTES: Final = 200
+PREVIEW_BYTES: Final = 120
 """Bytes of text a preview in history holds: the rule allows 1 KiB, and previews are most of what a turn writes."""
 SPILL_BYTES: Final = 32 * 1024
 """A user text longer than this many bytes lies in a blob; history and journal hold its beginning."""
@@ -42,6 +42,12 @@ ARCHIVE_RUN: Final = "archive_run"
 LIST_UNARCHIVED: Final = "list_unarchived"
 
 ModelFailureRecovery = Literal["wait", "end"]
+
+
+OWN: Final = ""
+SessionId = str
+"""An activity's session. A session calls its own activities with `OWN`: the worker fills in the workflow's id, and history
+does not repeat it three times a turn."""
 
 
 class Prompt(Frozen):
@@ -142,7 +148,7 @@ class OpenedRun(Frozen):
 class BuildContext(Frozen):
     """Project what is new, then compile the next context."""
 
-    session_id: str
+    session_id: SessionId = OWN
     turn: int
     transition: str
 
@@ -158,7 +164,7 @@ class BuiltContext(Frozen):
 class CallModel(Frozen):
     """Call the model with a compiled context."""
 
-    session_id: str
+    session_id: SessionId = OWN
     turn: int
     bundle_id: str
     call_index: int
@@ -177,7 +183,7 @@ class ModelAnswer(Frozen):
     """The answer by reference."""
 
     response_ref: str
-    model: str
+    model: str = Field(default="", description="Empty: the model that was asked for.")
     stop_reason: StopReason
     usage: Usage
     text_preview: str = ""
@@ -199,7 +205,7 @@ class ModelFailure(Frozen):
 class RunTool(Frozen):
     """Run one call of an answer; its arguments lie in the response."""
 
-    session_id: str
+    session_id: SessionId = OWN
     turn: int
     index: int
     tool_call_id: str
@@ -211,7 +217,7 @@ class RunTool(Frozen):
 class InspectEffect(Frozen):
     """Find out what a call changed whose worker died inside it."""
 
-    session_id: str
+    session_id: SessionId = OWN
     turn: int
     index: int
     tool_call_id: str

@@ -124,7 +124,6 @@ class Anchor(Frozen):
 
     seq: int
     head: str
-    event_id: str = ""
 
 
 class ContextBuilt(Payload):

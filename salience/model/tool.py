@@ -59,7 +59,7 @@ class ToolOutcome(Frozen):
     exit_code: int | None = None
     effects: Annotated[tuple[FileEffect, ...], type_of_sequence] = ()
     effects_ref: str | None = Field(None, description="Blob with all effects, when there are too many for history.")
-    effects_count: int = 0
+    effects_count: int = Field(0, description="How many there are, when they are not listed here.")
     diff_ref: str | None = None
     diff_added: int = 0
     diff_removed: int = 0
