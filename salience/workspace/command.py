@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from salience.workspace.sandbox import Confinement
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 GRACE_S = 2.0
 """Seconds between asking a command to end and ending it."""
+MARK = "SALIENCE_CALL"
+"""Variable of a command that no namespace ends with its worker: by its tag the processes are found again."""
 _CHUNK = 64 * 1024
 # Without a pid namespace a daemon may hold the pipe open for ever; what the command itself said is there by then.
 _DRAIN_S = {True: 30.0, False: 1.0}
@@ -65,6 +68,19 @@ def forget(tag: str) -> None:
         spool_path(tag).unlink()
 
 
+def end_leftovers(tag: str) -> None:
+    """End what a call still runs on this machine after its worker died. Blocks until nothing of it lives.
+
+    A sandboxed command ends with its worker; any other would go on changing files after its changes were taken down.
+    """
+    mark = f"{MARK}={tag}".encode()
+    while left := [pid for pid in _pids() if mark in _environment(pid)]:
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 async def run(
     command: str,
     confinement: Confinement,
@@ -86,7 +102,7 @@ async def run(
     """
     spool = spool_path(tag)
     with spool.open("w+b", buffering=0) as file:
-        ending, code = await _run_into(file, command, confinement, timeout_s, stop, progress)
+        ending, code = await _run_into(file, command, confinement, tag, timeout_s, stop, progress)
         file.seek(0)
         output = file.read()
     if ending != "exited":
@@ -98,16 +114,18 @@ async def _run_into(
     file: BinaryIO,
     command: str,
     confinement: Confinement,
+    tag: str,
     timeout_s: float,
     stop: asyncio.Event,
     progress: Callable[[int], None],
 ) -> tuple[Ending, int | None]:
     full = asyncio.Event()
+    env = confinement.env if confinement.namespaced else {**confinement.env, MARK: tag}
     async with _pipe() as (stream, feed):
         process = await asyncio.create_subprocess_exec(
             *confinement.argv, "/bin/bash", "-c", command,
             stdin=asyncio.subprocess.DEVNULL, stdout=feed, stderr=feed,
-            env=confinement.env, cwd=confinement.cwd, start_new_session=True,
+            env=env, cwd=confinement.cwd, start_new_session=True,
         )  # fmt: skip
         feed.close()
         reading = asyncio.create_task(_collect(stream, file, full, progress))
@@ -200,3 +218,17 @@ def _descendants(pid: int) -> list[int]:
                 found += children
                 pending += children
     return found
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:  # no Linux
+        return []
+
+
+def _environment(pid: int) -> list[bytes]:
+    """The variables a process was started with; none for a dead one, or for another user's."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
