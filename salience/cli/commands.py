@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -139,20 +142,40 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. Errors become one line on stderr (design §7)."""
-    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    """Run one command; errors become one line on stderr (design §7).
+
+    Args:
+        arguments: the words after `salience`; None for those of the process, which then ends with the exit code.
+
+    Returns:
+        The exit code.
+    """
+    if arguments is not None:
+        return _run(list(arguments))
+    code = _run(sys.argv[1:])
+    if "temporalio.bridge" not in sys.modules:
+        return code
+    # Threads of Temporal's core may call into an interpreter that is ending, which aborts the process after its work.
+    logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(words: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = typer.main.get_command(app)(args=words, prog_name="salience", standalone_mode=False)
+        code = typer.main.get_command(app)(args=words or ["--help"], prog_name="salience", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         # The reader has what it wanted (`salience events S | head`); the interpreter must not flush into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit:
+        raise
     except BaseException as error:
-        if isinstance(error, SystemExit):
-            raise
         return show(complaint_of(error), error)

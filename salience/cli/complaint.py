@@ -40,8 +40,9 @@ def complaint_of(error: BaseException) -> Complaint:
         return Complaint(_usage(error), USAGE)
     if isinstance(error, tomllib.TOMLDecodeError):
         return Complaint(f"salience.toml is no TOML: {error} — correct the file in $SALIENCE_HOME", USAGE)
-    if type(error).__module__.startswith("pydantic"):
-        return _invalid(error)
+    if getattr(error, "title", "") == "Settings" or type(error).__name__ == "SettingsError":
+        mend = "correct salience.toml in $SALIENCE_HOME or the SALIENCE_* variables"
+        return Complaint(f"invalid settings: {problems(error)} — {mend}", USAGE)
     if type(error).__name__ == "RPCError":
         return Complaint(f"Temporal did not answer: {one_line(str(error))} — salience doctor", UNAVAILABLE)
     words = one_line(f"{type(error).__name__}: {error}")
@@ -82,10 +83,3 @@ def _usage(error: BaseException) -> str:
     command = context.command_path if context is not None else "salience"
     message = one_line(error.format_message()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
     return f"{message or 'a command is missing'} — {command} --help"
-
-
-def _invalid(error: BaseException) -> Complaint:
-    if getattr(error, "title", "") == "Settings" or "settings" in type(error).__name__.lower():
-        mend = "correct salience.toml in $SALIENCE_HOME or the SALIENCE_* variables"
-        return Complaint(f"invalid settings: {problems(error)} — {mend}", USAGE)
-    return Complaint(f"invalid {getattr(error, 'title', 'value')}: {problems(error)}", USAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +118,7 @@ def _lay(data: dict[str, Any], key: str, **values: Any) -> None:
 
 def _folder(path: Path) -> str:
     # Not resolved: a workspace behind a link keeps the name its user knows it by.
-    absolute = path.expanduser().absolute()
+    absolute = Path(os.path.abspath(path.expanduser()))
     if not absolute.is_dir():
         raise NotFound(f"the folder {text.mend(str(absolute))} does not exist", mend="make it, or give another --cwd")
     try:

@@ -73,7 +73,7 @@ def model_name(name: str) -> str:
     name = text.mend(name)
     if not name.startswith("script:") or name == "script:":
         return name
-    path = Path(name.removeprefix("script:")).expanduser().absolute()
+    path = Path(os.path.abspath(Path(name.removeprefix("script:")).expanduser()))
     if not path.is_file():
         raise NotFound(f"no script {path}", mend="give --model script:FILE with a YAML file of turns")
     return f"script:{path}"

@@ -119,12 +119,9 @@ def stats(session: SessionId, json_: Json = False) -> None:
     if json_:
         json_out(found)
         return
-    fields(
-        (f"{name}.{part}", _figure(figure))
-        for name, value in found.items()
-        for part, figure in (value.items() if isinstance(value, dict) else ())
-    )
-    fields((name, _figure(value)) for name, value in found.items() if not isinstance(value, dict))
+    plain = [(name, _figure(value)) for name, value in found.items() if not isinstance(value, dict)]
+    parts = [(name, value) for name, value in found.items() if isinstance(value, dict)]
+    fields([*plain, *((f"{name}.{part}", _figure(value)) for name, under in parts for part, value in under.items())])
 
 
 def _figure(value: Any) -> Any:

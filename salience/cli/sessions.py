@@ -12,6 +12,7 @@ from salience.cli.connection import connected
 from salience.cli.options import File, Follow, Json, MessageId, Model, SessionId, Words, model_name, words_of
 from salience.cli.output import clean, json_out, tell, warn
 from salience.cli.output import say as out
+from salience.cli.timeline import counted
 from salience.errors import SalienceError, SessionFailed
 from salience.model.session import GOOD_ENDINGS
 
@@ -256,7 +257,7 @@ def _follow(session_id: str, begin: Any, json_: bool) -> None:
     elif ending.final_text:
         out(clean(ending.final_text))
     if ending.reason in GOOD_ENDINGS:
-        tell(f"{session_id} {ending.reason} after {ending.turns} turns — salience show {session_id}")
+        tell(f"{session_id} {ending.reason} after {counted(ending.turns, 'turn')} — salience show {session_id}")
         return
     raise failure(ending)
 

@@ -129,7 +129,7 @@ def describe(payload: ev.Payload) -> str:
         case ev.FileWritten():
             return f"{payload.path} ({payload.change})"
         case ev.DiffApplied():
-            return f"{payload.files} files, +{payload.added} -{payload.removed}"
+            return f"{counted(payload.files, 'file')}, +{payload.added} -{payload.removed}"
         case ev.StateUpdated():
             return _patch(payload)
         case _:
@@ -147,6 +147,11 @@ def style_of(event: Event) -> str:
             return event.actor
 
 
+def counted(number: int, thing: str) -> str:
+    """A number of things, in words that agree with it."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def clock(timestamp: str) -> str:
     """The local time of day of a timestamp."""
     try:
@@ -159,7 +164,7 @@ def _response(answer: ev.ModelResponseReceived) -> str:
     usage = answer.usage
     counts = [f"{usage.input_tokens or 0:,} in, {usage.output_tokens or 0:,} out"]
     if answer.call_count:
-        counts.append(f"{answer.call_count} calls")
+        counts.append(counted(answer.call_count, "call"))
     return f"[{', '.join(counts)}] {answer.text_preview}"
 
 
