@@ -301,7 +301,7 @@ class Event(Frozen):
     event_id: str
     session_id: str
     run_id: str
-    parent_event_id: str | None
+    parent_event_id: str | None = None
     seq: int
     timestamp: str
     type: str
