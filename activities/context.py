@@ -138,9 +138,7 @@ class ContextActivities:
             duration_ms=round((time.perf_counter() - began) * 1000),
         )
 
-    async def _build(
-        self, asked: calls.BuildContext, projection: Projection
-    ) -> tuple[Built, SessionConfig]:
+    async def _build(self, asked: calls.BuildContext, projection: Projection) -> tuple[Built, SessionConfig]:
         config = projection.workplace.config
         if config is None:
             raise NotFound(f"session {asked.session_id} has no configuration yet")
@@ -174,9 +172,7 @@ class ContextActivities:
                 non_retryable=True,
             ) from None
 
-    async def _keep_surroundings(
-        self, around: Surroundings, tools: tuple[ToolSpec, ...]
-    ) -> tuple[Surroundings, str]:
+    async def _keep_surroundings(self, around: Surroundings, tools: tuple[ToolSpec, ...]) -> tuple[Surroundings, str]:
         for data in around.texts.values():
             await self._blobs.put(data)
         tools_ref = await self._blobs.put(canonical_json([tool.plain() for tool in tools]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from temporalio.api.history.v1 import HistoryEvent
 
-from salience.errors import BackendUnavailable, NotFound
+from salience.errors import NotFound
 from salience.log.chain import Row, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model.artifact import Artifact
@@ -99,9 +99,7 @@ class Projector:
     async def _history(self, cursor: Cursor, run_id: str, upto_activity: str | None) -> list[HistoryEvent]:
         if cursor.run_id != run_id or cursor.ended:
             return []
-        return await self._histories.since(
-            cursor.session_id, run_id, cursor.history_id, upto_activity=upto_activity
-        )
+        return await self._histories.since(cursor.session_id, run_id, cursor.history_id, upto_activity=upto_activity)
 
     async def _append(
         self, connection: Connection, projection: Projection, history: list[HistoryEvent]
@@ -180,5 +178,3 @@ class Projector:
         self._folds[projection.cursor.session_id] = projection
         while len(self._folds) > KEPT_SESSIONS:
             self._folds.popitem(last=False)
-
-

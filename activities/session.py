@@ -25,9 +25,7 @@ CARRIED_RECEIPTS = 500
 class SessionActivities:
     """Opens runs, and brings the journal up to date where no context build follows."""
 
-    def __init__(
-        self, settings: Settings, journal: Journal, projector: Projector, archives: ArchiveActivities
-    ) -> None:
+    def __init__(self, settings: Settings, journal: Journal, projector: Projector, archives: ArchiveActivities) -> None:
         self._settings = settings
         self._journal = journal
         self._projector = projector
@@ -107,9 +105,7 @@ def _check_tools(config: SessionConfig) -> None:
             non_retryable=True,
         )
     if not Path(config.cwd).is_dir():
-        raise ApplicationError(
-            f"the workspace {config.cwd} does not exist", type="workspace_gone", non_retryable=True
-        )
+        raise ApplicationError(f"the workspace {config.cwd} does not exist", type="workspace_gone", non_retryable=True)
 
 
 def _carry(projection: Projection) -> calls.SessionCarry:

@@ -91,7 +91,9 @@ class Verification:
         self._chain(rows, tally)
         last = rows[-1] if rows else None
         if (position.seq, position.head) != ((last.seq, last.hash) if last else (0, "")):
-            tally.add("EVT-4", f"the session stands at row {position.seq}, its journal ends at {len(rows)}", len(rows) + 1)
+            tally.add(
+                "EVT-4", f"the session stands at row {position.seq}, its journal ends at {len(rows)}", len(rows) + 1
+            )
         intact = not tally.findings
         runs = await self._journal.runs(session_id)
         await self._against_history(session_id, runs, rows, tally)
@@ -130,7 +132,9 @@ class Verification:
             if row.type == "ContextBuilt" and row.payload is not None:
                 source = ev.ContextBuilt.model_validate_json(row.payload).source
                 if hashes.get(source.seq) != source.head:
-                    message = f"history anchored another journal: row {row.seq} names a head that row {source.seq} has not"
+                    message = (
+                        f"history anchored another journal: row {row.seq} names a head that row {source.seq} has not"
+                    )
                     tally.add("EVT-4", message, source.seq)
                     return
 
@@ -183,9 +187,7 @@ class Verification:
 
     # --- the walk -----------------------------------------------------------------------------------------------------
 
-    async def _walk_and_compare(
-        self, session_id: str, events: list[ev.Event], rows: list[Row], tally: _Tally
-    ) -> None:
+    async def _walk_and_compare(self, session_id: str, events: list[ev.Event], rows: list[Row], tally: _Tally) -> None:
         tally.findings.extend(invariants.results_follow_calls(events))
         found = len(tally.findings)
         await self._blobs_hold(events, tally)

@@ -61,7 +61,7 @@ async def measure(salience: Salience, folder: Path, turns: int) -> Turns:
     session_id = await salience.start(config, "measure")
     await salience.result(session_id)
     wall = time.perf_counter() - began
-    while (await salience.session(session_id)).status == "active":
+    while (await salience.session(session_id)).status == "active":  # noqa: ASYNC110 - the store has no event for it
         await asyncio.sleep(0.05)
     stats = await salience.stats(session_id)
     runs = await salience.journal.runs(session_id)

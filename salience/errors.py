@@ -1,17 +1,17 @@
 """Every error Salience raises on purpose, as one tree; each class says what the user can do about it.
 
-    SalienceError
-    ├── UsageError            exit 2   the request itself is wrong
-    │   └── InputTooLarge              a user message over the limit
-    ├── NotFound              exit 3   no such session, event or artifact
-    ├── VerificationFailed    exit 4   the record does not agree with itself
-    │   ├── JournalConflict            a row that is already there differs
-    │   └── BlobCorrupt                stored bytes no longer match their hash
-    ├── BackendUnavailable    exit 5   Temporal, Postgres or the blob store refused or timed out
-    │   └── StackNotRunning            the embedded stack has not been started
-    └── SessionFailed         exit 1   the session ended for a reason of its own
-        ├── ModelUnusable              missing key, unknown model, refused request
-        └── ContextUnfit               what may never be evicted exceeds the window
+SalienceError
+├── UsageError            exit 2   the request itself is wrong
+│   └── InputTooLarge              a user message over the limit
+├── NotFound              exit 3   no such session, event or artifact
+├── VerificationFailed    exit 4   the record does not agree with itself
+│   ├── JournalConflict            a row that is already there differs
+│   └── BlobCorrupt                stored bytes no longer match their hash
+├── BackendUnavailable    exit 5   Temporal, Postgres or the blob store refused or timed out
+│   └── StackNotRunning            the embedded stack has not been started
+└── SessionFailed         exit 1   the session ended for a reason of its own
+    ├── ModelUnusable              missing key, unknown model, refused request
+    └── ContextUnfit               what may never be evicted exceeds the window
 """
 
 from __future__ import annotations

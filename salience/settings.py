@@ -33,14 +33,18 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SALIENCE_", extra="forbid", frozen=True)
 
     home: Path = Field(default_factory=default_home, description="Folder of the embedded stack's state.")
-    temporal_address: str = Field("", description="host:port of the Temporal frontend; empty: the embedded server.")
-    temporal_namespace: str = Field("default", description="Temporal namespace.")
-    postgres_dsn: str = Field("", description="libpq URI of the runtime role; empty: the embedded Postgres.")
-    blob_dir: str = Field("", description="Folder of the file blob store; empty: `home`/blobs.")
-    task_queue: str = Field("salience", description="Task queue of sessions and their activities (spec LOOP-2c).")
-    tenant: str = Field("default", description="First part of every key in the store.")
-    model: str = Field("", description="Default model as provider/model; `script:FILE` for the scripted one.")
-    log_level: str = Field("INFO", description="Level of the worker's and supervisor's log files.")
+    temporal_address: str = Field(
+        default="", description="host:port of the Temporal frontend; empty: the embedded server."
+    )
+    temporal_namespace: str = Field(default="default", description="Temporal namespace.")
+    postgres_dsn: str = Field(default="", description="libpq URI of the runtime role; empty: the embedded Postgres.")
+    blob_dir: str = Field(default="", description="Folder of the file blob store; empty: `home`/blobs.")
+    task_queue: str = Field(
+        default="salience", description="Task queue of sessions and their activities (spec LOOP-2c)."
+    )
+    tenant: str = Field(default="default", description="First part of every key in the store.")
+    model: str = Field(default="", description="Default model as provider/model; `script:FILE` for the scripted one.")
+    log_level: str = Field(default="INFO", description="Level of the worker's and supervisor's log files.")
 
     @classmethod
     def settings_customise_sources(

@@ -1,6 +1,6 @@
 """A worker serves one role's task queue; it can be killed at any moment, and another goes on (spec LOOP-3).
 
-    python -m salience.worker --role all
+python -m salience.worker --role all
 """
 
 from __future__ import annotations

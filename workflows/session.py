@@ -298,9 +298,7 @@ class AgentSession:
             name=call.name,
         )
         try:
-            return await calling.start(
-                calls.INSPECT_EFFECT, value, f"t{call.turn}.inspect.{call.index}", ToolOutcome
-            )
+            return await calling.start(calls.INSPECT_EFFECT, value, f"t{call.turn}.inspect.{call.index}", ToolOutcome)
         except ActivityError as error:
             if calling.failure_type(error) == "workspace_gone":
                 raise
@@ -319,7 +317,7 @@ class AgentSession:
             await workflow.wait_condition(
                 lambda: self._interrupted or self._closing, timeout=timedelta(seconds=seconds)
             )
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return
         if self._interrupted:
             self._transition = ""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from temporalio.api.history.v1 import HistoryEvent
 
     from salience.client import Salience
+    from salience.projection.projection import SavedProjection
 
 PATIENCE_S = 60.0
 """How long a backend may be away before following gives up; the session waits longer."""
@@ -54,13 +55,15 @@ class Following:
     Args:
         client: a connected client; only read from.
         session_id: a session that has been started.
-        cursor: where to begin; None for a session that was not there before.
+        saved: the session as it stood before, where the following begins; None for one that was not there.
     """
 
-    def __init__(self, client: Salience, session_id: str, cursor: Cursor | None = None) -> None:
+    def __init__(self, client: Salience, session_id: str, saved: SavedProjection | None = None) -> None:
         self._client = client
         self._session_id = session_id
-        self._cursor = cursor or Cursor(session_id=session_id)
+        self._cursor = saved.cursor if saved else Cursor(session_id=session_id)
+        self._timeline = Timeline(turn=saved.workplace.turn if saved else 0)
+        self._target = ""
         self._next_run = ""
         self._turns: set[int] = set()
         self._model_calls = 0
@@ -74,9 +77,8 @@ class Following:
             BackendUnavailable: Temporal stayed away for a minute.
             NotFound: there is no such session.
         """
-        timeline = Timeline(turn=0)
         async for events in self._batches():
-            for line in timeline.take(events):
+            for line in self._timeline.take(events):
                 tell(str(line), line.style)
             for event in events:
                 self._count(event)
@@ -132,6 +134,9 @@ class Following:
         """The events of each history event, through continue-as-new, up to the end of the run that is current now."""
         self._target = await self._current_run()
         cursor = self._cursor
+        if cursor.ended and cursor.run_id == self._target:
+            # The task was given before and its run has ended: what it did is told again.
+            cursor = cursor.model_copy(update={"generation": cursor.generation - 1})
         if not cursor.run_id or cursor.ended:
             cursor = begin_run(cursor, self._target)
         while True:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from salience.cli.configuration import Asked
     from salience.cli.follow import Ending
     from salience.client import Salience
-    from salience.log.decode import Cursor
     from salience.model.session import ModelSettings, SessionConfig
+    from salience.projection.projection import SavedProjection
 
 _new = {"show_default": False}
 Task = Annotated[
@@ -106,7 +106,7 @@ def run(
     session_id, words = _named(session), words_of(task, file, "task")
     config = _config(asked) if session is None else None
 
-    async def work(client: Salience) -> Cursor | None:
+    async def work(client: Salience) -> SavedProjection | None:
         return await _begin(client, session_id, words, asked, message_id, config)
 
     _follow(session_id, work, json_)
@@ -122,8 +122,8 @@ def say(
     """
     said = words_of(words, file, "words")
 
-    async def work(client: Salience) -> Cursor | None:
-        cursor = await _stands(client, session)
+    async def work(client: Salience) -> SavedProjection | None:
+        saved = await _stands(client, session)
         settings = await _settings(client, session, model)
         receipt = await client.say(session, said, message_id=message_id or "", model_settings=settings)
         if not follow:
@@ -131,7 +131,7 @@ def say(
                 json_out({"session_id": session, **receipt.plain()})
             else:
                 out(f"{receipt.accepted} as input {receipt.position} of {session}")
-        return cursor
+        return saved
 
     if follow:
         _follow(session, work, json_)
@@ -142,15 +142,15 @@ def say(
 def resume(session: SessionId, model: Model = None, follow: Follow = False, json_: Json = False) -> None:
     """Unpause a session, or start the next run of one that has ended."""
 
-    async def work(client: Salience) -> Cursor | None:
-        cursor = await _stands(client, session)
+    async def work(client: Salience) -> SavedProjection | None:
+        saved = await _stands(client, session)
         status = await client.resume(session, model_settings=await _settings(client, session, model))
         if not follow:
             if json_:
                 json_out({"session_id": session, "status": status})
             else:
                 out(f"{session}: {status}")
-        return cursor
+        return saved
 
     if follow:
         _follow(session, work, json_)
@@ -192,26 +192,26 @@ def _config(asked: Asked) -> SessionConfig:
 
 async def _begin(
     client: Salience, session_id: str, words: str, asked: Asked, message_id: str | None, config: SessionConfig | None
-) -> Cursor | None:
-    """Start the session, or give the task to the one that is there; returns where the journal stood before.
+) -> SavedProjection | None:
+    """Start the session, or give the task to the one that is there; returns how it stood before.
 
     A session that may exist comes without `config`: one that does keeps its own and needs no model to be named.
     """
     if config is None and await client.exists(session_id):
-        cursor = await _stands(client, session_id)
+        saved = await _stands(client, session_id)
         if any(value not in (None, ()) for value in asked):
             warn(f"{session_id} exists and keeps its configuration; to change its model: salience say --model")
         await client.give_task(session_id, words, message_id=message_id or "")
-        return cursor
+        return saved
     await client.start(config or _config(asked), words, session_id=session_id, message_id=message_id or "")
     return None
 
 
-async def _stands(client: Salience, session_id: str) -> Cursor | None:
+async def _stands(client: Salience, session_id: str) -> SavedProjection | None:
     from salience.errors import NotFound
 
     try:
-        return (await client.journal.latest(session_id)).cursor
+        return await client.journal.latest(session_id)
     except NotFound:
         return None
 
@@ -243,9 +243,9 @@ def _follow(session_id: str, begin: Any, json_: bool) -> None:
     async def work(client: Salience) -> Ending:
         from salience.cli.follow import Following
 
-        cursor = await begin(client)
+        saved = await begin(client)
         tell(f"following {session_id}; Ctrl-C stops the following, not the session")
-        return await Following(client, session_id, cursor).to_the_end()
+        return await Following(client, session_id, saved).to_the_end()
 
     try:
         ending = connected(work)

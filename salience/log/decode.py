@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import Field, ValidationError
 from temporalio.api.common.v1 import Payload as WirePayload
@@ -59,7 +59,7 @@ class Cursor(Frozen):
     decoder_version: int = DECODER_VERSION
     open: dict[str, OpenActivity] = Field(default_factory=dict[str, OpenActivity])
     ended: bool = False
-    shared_until: int = Field(0, description="In a reset run: the last history event shared with its base run.")
+    shared_until: int = Field(default=0, description="In a reset run: the last history event shared with its base run.")
 
 
 @dataclass(slots=True)
@@ -201,23 +201,31 @@ class Decoder:
 
     def _started(self, event: HistoryEvent) -> Iterator[_Slotted]:
         raw = wire_json(event.workflow_execution_started_event_attributes.input.payloads)
-        start: dict[str, Any] = raw if isinstance(raw, dict) else {"task": raw}
+        start = _object(raw) if isinstance(raw, dict) else {"task": raw}
         if start.get("carry") is not None:
             return
         if self._start.generation == 1:
-            yield "session", ev.SessionStarted(
-                generation=1,
-                decoder_version=self._start.decoder_version,
-                config=_valid(SessionConfig, start.get("config")),
-                root_session_id=self._start.session_id,
-            ), _NOTHING
+            yield (
+                "session",
+                ev.SessionStarted(
+                    generation=1,
+                    decoder_version=self._start.decoder_version,
+                    config=_valid(SessionConfig, start.get("config")),
+                    root_session_id=self._start.session_id,
+                ),
+                _NOTHING,
+            )
         else:
-            yield "session", ev.SessionResumed(
-                after="end",
-                previous_run_id=self._last.split(":", 1)[0] if self._last else None,
-                model_settings=_valid(ModelSettings, start.get("model_config", start.get("model_settings"))),
-                limits=_valid(Limits, start.get("limits")),
-            ), _NOTHING
+            yield (
+                "session",
+                ev.SessionResumed(
+                    after="end",
+                    previous_run_id=self._last.split(":", 1)[0] if self._last else None,
+                    model_config=_valid(ModelSettings, start.get("model_config", start.get("model_settings"))),
+                    limits=_valid(Limits, start.get("limits")),
+                ),
+                _NOTHING,
+            )
         if start.get("task") is not None:
             yield from self._prompt("task", start["task"], "start", fallback_id=f"{self._start.run_id}:1")
 
@@ -243,9 +251,11 @@ class Decoder:
         """A reset leaves its mark here; every other failed workflow task is retried and says nothing of the session."""
         failed = event.workflow_task_failed_event_attributes
         if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
-            yield "reset", ev.SessionForked(
-                how="reset", base_run_id=failed.base_run_id, base_history_event_id=event.event_id - 1
-            ), _NOTHING
+            yield (
+                "reset",
+                ev.SessionForked(how="reset", base_run_id=failed.base_run_id, base_history_event_id=event.event_id - 1),
+                _NOTHING,
+            )
 
     # --- what people send -----------------------------------------------------------------------------------------
 
@@ -280,14 +290,18 @@ class Decoder:
         kept = prompts.keep(sent)
         self.decoded.blobs.update(kept.blobs)
         message_id = kept.prompt.message_id or fallback_id
-        yield slot, ev.UserPromptSubmitted(
-            message_id=message_id,
-            text=kept.prompt.text,
-            text_ref=kept.prompt.text_ref,
-            size_bytes=kept.prompt.size_bytes,
-            delivery=delivery,
-            original_ref=kept.prompt.original_ref,
-        ), ev.Causality(message_id=message_id)
+        yield (
+            slot,
+            ev.UserPromptSubmitted(
+                message_id=message_id,
+                text=kept.prompt.text,
+                text_ref=kept.prompt.text_ref,
+                size_bytes=kept.prompt.size_bytes,
+                delivery=delivery,
+                original_ref=kept.prompt.original_ref,
+            ),
+            ev.Causality(message_id=message_id),
+        )
 
     # --- activities -----------------------------------------------------------------------------------------------
 
@@ -297,14 +311,18 @@ class Decoder:
         opened = OpenActivity(
             type=attributes.activity_type.name,
             activity_id=attributes.activity_id,
-            input=raw if isinstance(raw, dict) else {},
+            input=_object(raw),
         )
         self._open[str(event.event_id)] = opened
         if opened.type == calls.CALL_MODEL:
             call = calls.CallModel.model_validate(opened.input)
-            yield "request", ev.ModelRequestStarted(
-                turn=call.turn, bundle_id=call.bundle_id, call_index=call.call_index, model=call.model
-            ), _NOTHING
+            yield (
+                "request",
+                ev.ModelRequestStarted(
+                    turn=call.turn, bundle_id=call.bundle_id, call_index=call.call_index, model=call.model
+                ),
+                _NOTHING,
+            )
 
     def _began(self, event: HistoryEvent) -> Iterator[_Slotted]:
         attributes = event.activity_task_started_event_attributes
@@ -312,9 +330,11 @@ class Decoder:
         opened = self._open[key] = self._open[key].model_copy(update={"attempt": attributes.attempt})
         if opened.type == calls.RUN_TOOL:
             call = calls.RunTool.model_validate(opened.input)
-            yield f"started:{call.tool_call_id}", ev.ToolCallStarted(
-                tool_call_id=call.tool_call_id, name=call.name, attempt=attributes.attempt
-            ), ev.Causality(tool_call_id=call.tool_call_id)
+            yield (
+                f"started:{call.tool_call_id}",
+                ev.ToolCallStarted(tool_call_id=call.tool_call_id, name=call.name, attempt=attributes.attempt),
+                ev.Causality(tool_call_id=call.tool_call_id),
+            )
 
     def _completed(self, event: HistoryEvent) -> Iterator[_Slotted]:
         attributes = event.activity_task_completed_event_attributes
@@ -328,9 +348,13 @@ class Decoder:
             case calls.BUILD_CONTEXT:
                 built = calls.BuiltContext.model_validate(raw)
                 transition = str(opened.input.get("transition", ""))
-                yield "context", ev.ContextBuilt(
-                    bundle=built.bundle, source=built.source, transition=transition, duration_ms=built.duration_ms
-                ), _NOTHING
+                yield (
+                    "context",
+                    ev.ContextBuilt(
+                        bundle=built.bundle, source=built.source, transition=transition, duration_ms=built.duration_ms
+                    ),
+                    _NOTHING,
+                )
             case calls.CALL_MODEL:
                 yield from self._answered(opened, calls.ModelAnswer.model_validate(raw))
             case calls.RUN_TOOL | calls.INSPECT_EFFECT:
@@ -340,26 +364,34 @@ class Decoder:
 
     def _answered(self, opened: OpenActivity, answer: calls.ModelAnswer) -> Iterator[_Slotted]:
         call = calls.CallModel.model_validate(opened.input)
-        yield "response", ev.ModelResponseReceived(
-            turn=call.turn,
-            bundle_id=call.bundle_id,
-            response_ref=answer.response_ref,
-            text_preview=answer.text_preview,
-            stop_reason=answer.stop_reason,
-            usage=answer.usage,
-            model=answer.model or call.model,
-            call_count=len(answer.calls),
-            duration_ms=answer.duration_ms,
-            attempt=max(opened.attempt, 1),
-        ), _NOTHING
-        for index, asked in enumerate(answer.calls):
-            yield f"call:{asked.tool_call_id}", ev.ToolCallRequested(
-                tool_call_id=asked.tool_call_id,
-                name=asked.name,
-                index=index,
-                args_preview=asked.args_preview,
+        yield (
+            "response",
+            ev.ModelResponseReceived(
+                turn=call.turn,
+                bundle_id=call.bundle_id,
                 response_ref=answer.response_ref,
-            ), ev.Causality(tool_call_id=asked.tool_call_id)
+                text_preview=answer.text_preview,
+                stop_reason=answer.stop_reason,
+                usage=answer.usage,
+                model=answer.model or call.model,
+                call_count=len(answer.calls),
+                duration_ms=answer.duration_ms,
+                attempt=max(opened.attempt, 1),
+            ),
+            _NOTHING,
+        )
+        for index, asked in enumerate(answer.calls):
+            yield (
+                f"call:{asked.tool_call_id}",
+                ev.ToolCallRequested(
+                    tool_call_id=asked.tool_call_id,
+                    name=asked.name,
+                    index=index,
+                    args_preview=asked.args_preview,
+                    response_ref=answer.response_ref,
+                ),
+                ev.Causality(tool_call_id=asked.tool_call_id),
+            )
 
     def _failed(self, event: HistoryEvent) -> Iterator[_Slotted]:
         attributes = event.activity_task_failed_event_attributes
@@ -398,16 +430,20 @@ class Decoder:
 
     def _model_failed(self, opened: OpenActivity, failure: calls.ModelFailure) -> _Slotted:
         call = calls.CallModel.model_validate(opened.input)
-        return "failed", ev.ModelRequestFailed(
-            turn=call.turn,
-            bundle_id=call.bundle_id,
-            kind=failure.kind,
-            message=failure.message,
-            status=failure.status,
-            retry_after_s=failure.retry_after_s,
-            prompt_tokens=failure.prompt_tokens,
-            limit_tokens=failure.limit_tokens,
-        ), _NOTHING
+        return (
+            "failed",
+            ev.ModelRequestFailed(
+                turn=call.turn,
+                bundle_id=call.bundle_id,
+                kind=failure.kind,
+                message=failure.message,
+                status=failure.status,
+                retry_after_s=failure.retry_after_s,
+                prompt_tokens=failure.prompt_tokens,
+                limit_tokens=failure.limit_tokens,
+            ),
+            _NOTHING,
+        )
 
     def _tool_lost(
         self, opened: OpenActivity, kind: ev.FailureKind, message: str, *, started: bool
@@ -428,13 +464,17 @@ class Decoder:
             message = f"The worker died inside this call, and what it changed is not known: {message}"
         else:
             return
-        yield f"ended:{call.tool_call_id}", ev.ToolCallFailed(
-            tool_call_id=call.tool_call_id,
-            name=call.name,
-            kind=kind,
-            preview=message,
-            output_bytes=len(message.encode()),
-        ), ev.Causality(tool_call_id=call.tool_call_id)
+        yield (
+            f"ended:{call.tool_call_id}",
+            ev.ToolCallFailed(
+                tool_call_id=call.tool_call_id,
+                name=call.name,
+                kind=kind,
+                preview=message,
+                output_bytes=len(message.encode()),
+            ),
+            ev.Causality(tool_call_id=call.tool_call_id),
+        )
 
     _TABLE: Final[dict[int, Callable[[Decoder, HistoryEvent], Iterator[_Slotted]]]] = {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: _started,
@@ -492,18 +532,24 @@ def _outcome(outcome: ToolOutcome) -> Iterator[_Slotted]:
         file_slot, file_event = _file(outcome.tool_call_id, effect)
         yield file_slot, file_event, call_only
     if outcome.diff_ref or outcome.effects_ref:
-        yield f"diff:{outcome.tool_call_id}", ev.DiffApplied(
-            tool_call_id=outcome.tool_call_id,
-            diff_ref=outcome.diff_ref,
-            files=outcome.effects_count or len(outcome.effects),
-            added=outcome.diff_added,
-            removed=outcome.diff_removed,
-            effects_ref=outcome.effects_ref,
-        ), ev.Causality(tool_call_id=outcome.tool_call_id, artifact_id=outcome.diff_ref)
+        yield (
+            f"diff:{outcome.tool_call_id}",
+            ev.DiffApplied(
+                tool_call_id=outcome.tool_call_id,
+                diff_ref=outcome.diff_ref,
+                files=outcome.effects_count or len(outcome.effects),
+                added=outcome.diff_added,
+                removed=outcome.diff_removed,
+                effects_ref=outcome.effects_ref,
+            ),
+            ev.Causality(tool_call_id=outcome.tool_call_id, artifact_id=outcome.diff_ref),
+        )
     if outcome.state_patch is not None:
-        yield f"state:{outcome.tool_call_id}", ev.StateUpdated(
-            tool_call_id=outcome.tool_call_id, patch=outcome.state_patch
-        ), call_only
+        yield (
+            f"state:{outcome.tool_call_id}",
+            ev.StateUpdated(tool_call_id=outcome.tool_call_id, patch=outcome.state_patch),
+            call_only,
+        )
 
 
 def _file(tool_call_id: str, effect: FileEffect) -> tuple[str, ev.Payload]:
@@ -530,6 +576,10 @@ def _valid(kind: type[_Valid], raw: Any) -> _Valid | None:
         return kind.model_validate(raw)
     except ValidationError:
         return None
+
+
+def _object(raw: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
 
 
 def _line(message: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from salience.model import text
 from salience.model.calls import SPILL_BYTES, Prompt
@@ -29,19 +29,22 @@ def parse_prompt(raw: Any) -> Prompt:
         return raw
     if isinstance(raw, str):
         return Prompt(text=raw)
-    if isinstance(raw, dict) and isinstance(raw.get("text", ""), str):
-        ref = raw.get("text_ref")
-        original = raw.get("original_ref")
-        size = raw.get("size_bytes")
-        message_id = raw.get("message_id")
-        return Prompt.model_construct(
-            message_id=text.mend(str(message_id))[:200] if message_id else "",
-            text=raw.get("text", ""),
-            text_ref=ref if isinstance(ref, str) else None,
-            size_bytes=size if isinstance(size, int) else 0,
-            original_ref=original if isinstance(original, str) else None,
-        )
-    return Prompt(text=json.dumps(raw, ensure_ascii=True))
+    fields = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+    words = fields.get("text", "")
+    if not fields or not isinstance(words, str):
+        return Prompt(text=json.dumps(raw, ensure_ascii=True))
+    message_id, size = fields.get("message_id"), fields.get("size_bytes")
+    return Prompt.model_construct(
+        message_id=text.mend(str(message_id))[:200] if message_id else "",
+        text=words,
+        text_ref=_text(fields.get("text_ref")),
+        size_bytes=size if isinstance(size, int) else 0,
+        original_ref=_text(fields.get("original_ref")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def is_empty(prompt: Prompt) -> bool:

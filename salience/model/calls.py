@@ -53,9 +53,9 @@ does not repeat it three times a turn."""
 class Prompt(Frozen):
     """User input as a client sends it; plain clients may send a bare string instead (spec LOOP-2c)."""
 
-    message_id: str = Field("", max_length=200)
+    message_id: str = Field(default="", max_length=200)
     text: str = ""
-    text_ref: str | None = Field(None, description="Blob with the whole text, when the client spilled it.")
+    text_ref: str | None = Field(default=None, description="Blob with the whole text, when the client spilled it.")
     size_bytes: int = 0
     original_ref: str | None = None
 
@@ -84,14 +84,14 @@ class SessionCarry(Frozen):
     schema_version: Literal[1] = 1
     turn: int = 0
     model_calls: int = 0
-    run_model_calls: int = Field(0, description="Model calls since the session was last started or resumed.")
+    run_model_calls: int = Field(default=0, description="Model calls since the session was last started or resumed.")
     positions: int = 0
     receipts: Annotated[tuple[tuple[str, int], ...], type_of_sequence] = Field(
-        (), description="The latest message ids with their positions, oldest first."
+        default=(), description="The latest message ids with their positions, oldest first."
     )
-    undelivered: int = Field(0, description="Inputs acknowledged that no context has been built with.")
-    transition: str = Field("", description="Why the next context is due; empty when nothing is.")
-    retries: int = Field(0, description="Model calls in a row that gave no answer.")
+    undelivered: int = Field(default=0, description="Inputs acknowledged that no context has been built with.")
+    transition: str = Field(default="", description="Why the next context is due; empty when nothing is.")
+    retries: int = Field(default=0, description="Model calls in a row that gave no answer.")
     paused: bool = False
     plan: Plan | None = None
     tally: Tally = Field(default_factory=lambda: Tally())
@@ -105,15 +105,17 @@ class SessionStart(Frozen):
     """The start input of a run. A plain client needs only `task`."""
 
     task: str | Prompt | None = None
-    cwd: str | None = Field(None, description="Absolute path of the workspace, when no config is given.")
-    model: str | None = Field(None, description="provider/model, when no config is given.")
+    cwd: str | None = Field(default=None, description="Absolute path of the workspace, when no config is given.")
+    model: str | None = Field(default=None, description="provider/model, when no config is given.")
     config: SessionConfig | None = None
-    resume: bool = Field(False, description="The session has ended before; go on with its record.")
-    model_settings: ModelSettings | None = Field(None, alias="model_config", description="A new model, at resume.")
-    limits: Limits | None = Field(None, description="New limits, at resume.")
+    resume: bool = Field(default=False, description="The session has ended before; go on with its record.")
+    model_settings: ModelSettings | None = Field(
+        default=None, alias="model_config", description="A new model, at resume."
+    )
+    limits: Limits | None = Field(default=None, description="New limits, at resume.")
     decoder_version: int = 1
     generation: int = 1
-    carry: SessionCarry | None = Field(None, description="Set by continue-as-new only.")
+    carry: SessionCarry | None = Field(default=None, description="Set by continue-as-new only.")
 
 
 class SessionResult(Frozen):
@@ -122,7 +124,7 @@ class SessionResult(Frozen):
     reason: TerminalReason
     detail: str = ""
     turn: int = 0
-    final_ref: str | None = Field(None, description="Blob with the last response.")
+    final_ref: str | None = Field(default=None, description="Blob with the last response.")
     final_preview: str = ""
 
 
@@ -138,8 +140,12 @@ class OpenedRun(Frozen):
     """What the run goes on with."""
 
     anchor: Anchor
-    config: SessionConfig | None = Field(None, description="The whole configuration, when this activity resolved it.")
-    carry: SessionCarry | None = Field(None, description="From the record, when the run was not continued as new.")
+    config: SessionConfig | None = Field(
+        default=None, description="The whole configuration, when this activity resolved it."
+    )
+    carry: SessionCarry | None = Field(
+        default=None, description="From the record, when the run was not continued as new."
+    )
     limits: Limits
     model: str
     tool_classes: dict[str, ToolClass]

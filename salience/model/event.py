@@ -6,7 +6,7 @@ everything else is folded from them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -52,7 +52,9 @@ class SessionStarted(Payload):
     actor = "system"
     generation: int
     decoder_version: int
-    config: SessionConfig | None = Field(None, description="None when the client left it to the worker's defaults.")
+    config: SessionConfig | None = Field(
+        default=None, description="None when the client left it to the worker's defaults."
+    )
     root_session_id: str
     parent_session_id: str | None = None
 
@@ -69,11 +71,11 @@ class UserPromptSubmitted(Payload):
 
     actor = "user"
     message_id: str
-    text: str = Field("", description="The whole text, or its beginning when `text_ref` is set.")
+    text: str = Field(default="", description="The whole text, or its beginning when `text_ref` is set.")
     text_ref: str | None = None
     size_bytes: int = 0
     delivery: Delivery
-    original_ref: str | None = Field(None, description="The text before bad characters were replaced.")
+    original_ref: str | None = Field(default=None, description="The text before bad characters were replaced.")
 
 
 class SessionPaused(Payload):
@@ -88,7 +90,7 @@ class SessionResumed(Payload):
     actor = "user"
     after: Literal["pause", "end"]
     previous_run_id: str | None = None
-    model_settings: ModelSettings | None = Field(None, alias="model_config")
+    model_settings: ModelSettings | None = Field(default=None, alias="model_config")
     limits: Limits | None = None
 
 
@@ -312,12 +314,15 @@ class Event(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _typed_payload(cls, data: Any) -> Any:
-        if isinstance(data, dict) and not isinstance(data.get("payload"), Payload):
-            kind = PAYLOADS.get(data.get("type", ""))
-            if kind is None:
-                raise ValueError(f"unknown event type {data.get('type')!r}")
-            return {**data, "payload": kind.model_validate(data.get("payload"))}
-        return data
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, Any]", data)
+        if isinstance(fields.get("payload"), Payload):
+            return fields
+        kind = PAYLOADS.get(fields.get("type", ""))
+        if kind is None:
+            raise ValueError(f"unknown event type {fields.get('type')!r}")
+        return {**fields, "payload": kind.model_validate(fields.get("payload"))}
 
 
 Events = Annotated[tuple[Event, ...], type_of_sequence]

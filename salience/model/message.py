@@ -133,7 +133,7 @@ class CompiledMessage(Frozen):
 
     role: Role
     content: Blocks
-    label: str | None = Field(None, description="What it is, for data that is not the user's words.")
+    label: str | None = Field(default=None, description="What it is, for data that is not the user's words.")
 
 
 class Usage(Frozen):

@@ -43,10 +43,12 @@ class ModelSettings(Frozen):
     """
 
     model: str = Field(min_length=1, max_length=500)
-    max_output_tokens: int = Field(4096, ge=1, le=1_000_000, description="Upper limit of one answer, in tokens.")
-    temperature: float | None = Field(None, ge=0, le=2)
-    api_base: str | None = Field(None, max_length=2000, description="Base URL of an OpenAI-compatible server.")
-    timeout_s: float = Field(600, gt=0, le=3600, description="Longest wait for one answer, in seconds.")
+    max_output_tokens: int = Field(
+        default=4096, ge=1, le=1_000_000, description="Upper limit of one answer, in tokens."
+    )
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    api_base: str | None = Field(default=None, max_length=2000, description="Base URL of an OpenAI-compatible server.")
+    timeout_s: float = Field(default=600, gt=0, le=3600, description="Longest wait for one answer, in seconds.")
     stream: bool = True
 
     @field_validator("model")
@@ -68,11 +70,17 @@ class ModelSettings(Frozen):
 class ContextConfig(Frozen):
     """How much a model may see and when the view is made smaller; all sizes in tokens."""
 
-    context_window_tokens: int = Field(128_000, ge=1_000)
-    reserved_output_tokens: int = Field(4_096, ge=0)
-    reduce_to: float = Field(0.6, gt=0, lt=1, description="Share of the usable window that a reduction aims at.")
-    max_instruction_bytes: int = Field(32_768, ge=0, description="Most bytes of project instructions that are read.")
-    max_tool_result_bytes: int = Field(16_384, ge=512, description="Most bytes of one tool result that a model sees.")
+    context_window_tokens: int = Field(default=128_000, ge=1_000)
+    reserved_output_tokens: int = Field(default=4_096, ge=0)
+    reduce_to: float = Field(
+        default=0.6, gt=0, lt=1, description="Share of the usable window that a reduction aims at."
+    )
+    max_instruction_bytes: int = Field(
+        default=32_768, ge=0, description="Most bytes of project instructions that are read."
+    )
+    max_tool_result_bytes: int = Field(
+        default=16_384, ge=512, description="Most bytes of one tool result that a model sees."
+    )
 
     @model_validator(mode="after")
     def _usable(self) -> ContextConfig:
@@ -93,7 +101,7 @@ class PermissionConfig(Frozen):
     """What tools may touch. Approvals are not built yet, so every policy but `never` is refused instead of ignored."""
 
     sandbox_mode: SandboxMode = "workspace_write"
-    network: bool = Field(False, description="Whether sandboxed commands may use the network.")
+    network: bool = Field(default=False, description="Whether sandboxed commands may use the network.")
     approval_policy: ApprovalPolicy = "never"
 
     @field_validator("approval_policy")
@@ -107,10 +115,14 @@ class PermissionConfig(Frozen):
 class Limits(Frozen):
     """Bounds of one run of a session."""
 
-    max_model_calls: int = Field(10_000, ge=1, description="Finished model calls of one run before it ends.")
-    max_model_retries: int = Field(4, ge=0, le=20, description="Waits in a row for a rate limit or an absent provider.")
-    retry_base_s: float = Field(2.0, gt=0, le=300, description="First wait, in seconds; doubled each time, up to 60.")
-    tool_timeout_s: float = Field(600, gt=0, le=86_400, description="Longest run of one tool call, in seconds.")
+    max_model_calls: int = Field(default=10_000, ge=1, description="Finished model calls of one run before it ends.")
+    max_model_retries: int = Field(
+        default=4, ge=0, le=20, description="Waits in a row for a rate limit or an absent provider."
+    )
+    retry_base_s: float = Field(
+        default=2.0, gt=0, le=300, description="First wait, in seconds; doubled each time, up to 60."
+    )
+    tool_timeout_s: float = Field(default=600, gt=0, le=86_400, description="Longest run of one tool call, in seconds.")
 
 
 class SessionConfig(Frozen):
@@ -122,7 +134,7 @@ class SessionConfig(Frozen):
     context_config: ContextConfig = Field(default_factory=lambda: ContextConfig())
     permission_config: PermissionConfig = Field(default_factory=lambda: PermissionConfig())
     limits: Limits = Field(default_factory=lambda: Limits())
-    tools: Names = Field((), description="Names of the tools offered; empty: all.")
+    tools: Names = Field(default=(), description="Names of the tools offered; empty: all.")
     hard_constraints: Names = ()
     acceptance_criteria: Names = ()
 

@@ -17,7 +17,9 @@ class Goal(Frozen):
     """What the user wants."""
 
     user_goal: str = ""
-    user_goal_ref: str | None = Field(None, description="Blob with the whole text, when it is longer than shown here.")
+    user_goal_ref: str | None = Field(
+        default=None, description="Blob with the whole text, when it is longer than shown here."
+    )
     current_task: str | None = None
     acceptance_criteria: Names = ()
 

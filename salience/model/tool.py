@@ -51,18 +51,20 @@ class ToolOutcome(Frozen):
     name: str
     ok: bool
     kind: FailureKind | None = None
-    output_ref: str | None = Field(None, description="Blob with the text a model sees.")
-    full_ref: str | None = Field(None, description="Blob with the whole output, when the model sees less.")
+    output_ref: str | None = Field(default=None, description="Blob with the text a model sees.")
+    full_ref: str | None = Field(default=None, description="Blob with the whole output, when the model sees less.")
     output_bytes: int = 0
     preview: str = ""
     truncated: bool = False
     exit_code: int | None = None
     effects: Annotated[tuple[FileEffect, ...], type_of_sequence] = ()
-    effects_ref: str | None = Field(None, description="Blob with all effects, when there are too many for history.")
-    effects_count: int = Field(0, description="How many there are, when they are not listed here.")
+    effects_ref: str | None = Field(
+        default=None, description="Blob with all effects, when there are too many for history."
+    )
+    effects_count: int = Field(default=0, description="How many there are, when they are not listed here.")
     diff_ref: str | None = None
     diff_added: int = 0
     diff_removed: int = 0
     state_patch: StatePatch | None = None
-    finish: bool = Field(False, description="The model declares its task finished.")
+    finish: bool = Field(default=False, description="The model declares its task finished.")
     duration_ms: int = 0

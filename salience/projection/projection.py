@@ -35,10 +35,12 @@ class Workplace(Frozen):
     updated_at: str = ""
     run_started_at: str = ""
     turn: int = 0
-    finished_model_calls: int = Field(0, description="Answers and failures; the index of the next model call.")
+    finished_model_calls: int = Field(default=0, description="Answers and failures; the index of the next model call.")
     positions: int = 0
-    epoch: dict[str, Any] | None = Field(None, description="The builder's epoch as of the last ContextBuilt.")
-    built_epoch: dict[str, Any] | None = Field(None, description="{bundle_id, state} of a build not yet in the log.")
+    epoch: dict[str, Any] | None = Field(default=None, description="The builder's epoch as of the last ContextBuilt.")
+    built_epoch: dict[str, Any] | None = Field(
+        default=None, description="{bundle_id, state} of a build not yet in the log."
+    )
     last_words: str = ""
     first_prompt: str = ""
     run_turns: int = 0

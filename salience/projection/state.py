@@ -81,7 +81,11 @@ def _change(state: State, event: ev.Event) -> dict[str, Any]:
 
 def _goal(goal: Goal, prompt: ev.UserPromptSubmitted) -> Goal:
     """The first thing the user asked for is the goal; what came last is the current task until a plan says otherwise."""
-    said = prompt.text if len(prompt.text.encode()) <= GOAL_BYTES else prompt.text.encode()[:GOAL_BYTES].decode("utf-8", "ignore") + "…"
+    said = (
+        prompt.text
+        if len(prompt.text.encode()) <= GOAL_BYTES
+        else prompt.text.encode()[:GOAL_BYTES].decode("utf-8", "ignore") + "…"
+    )
     if goal.user_goal:
         return goal.model_copy(update={"current_task": said})
     whole = prompt.text_ref if said == prompt.text or prompt.text_ref else None
@@ -116,9 +120,7 @@ def _output(state: State, ended: ev.ToolCallFinished | ev.ToolCallFailed) -> dic
         return {}
     kind: ArtifactKind = "command_log" if ended.name == "run_command" else "tool_output"
     summary = f"{ended.name}, {ended.output_bytes} bytes"
-    return {
-        "artifacts": _with_artifact(state, f"output:{ended.tool_call_id}", kind, f"blob:{ended.full_ref}", summary)
-    }
+    return {"artifacts": _with_artifact(state, f"output:{ended.tool_call_id}", kind, f"blob:{ended.full_ref}", summary)}
 
 
 def _with_artifact(

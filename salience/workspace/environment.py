@@ -97,9 +97,7 @@ def look_around(cwd: str, repo_root: str | None, max_instruction_bytes: int) -> 
         name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
         ref = digest(data)
         texts[ref] = data
-        instructions.append(
-            InstructionFile(path=name, digest=ref, size_bytes=len(data), truncated=len(raw) > left)
-        )
+        instructions.append(InstructionFile(path=name, digest=ref, size_bytes=len(data), truncated=len(raw) > left))
         left -= min(left, len(raw))
     environment = Environment(
         cwd=cwd,

@@ -28,7 +28,11 @@ def load(path: Path) -> dict[str, Any]:
 
 def runs_of(golden: dict[str, Any]) -> list[tuple[str, int, list[HistoryEvent]]]:
     return [
-        (run["run_id"], run["shared_until"], list(WorkflowHistory.from_json(golden["session_id"], run["history"]).events))
+        (
+            run["run_id"],
+            run["shared_until"],
+            list(WorkflowHistory.from_json(golden["session_id"], run["history"]).events),
+        )
         for run in golden["runs"]
     ]
 

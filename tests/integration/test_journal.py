@@ -26,7 +26,7 @@ TURNS = [
 async def finished(salience: Salience, scripted: Scripted, session_id: str) -> AsyncIterator[str]:
     await salience.start(scripted(TURNS), "write", session_id=session_id)
     await ended(salience, session_id)
-    yield session_id
+    return session_id
 
 
 def verification(salience: Salience, *, temporal: bool = True) -> Verification:
@@ -137,9 +137,7 @@ async def _archived(salience: Salience, session_id: str) -> bool:
     return bool(runs) and all(run.archive_ref for run in runs)
 
 
-async def test_bundles_are_rebuilt_with_their_tables_emptied(
-    stack: Stack, salience: Salience, finished: str
-) -> None:
+async def test_bundles_are_rebuilt_with_their_tables_emptied(stack: Stack, salience: Salience, finished: str) -> None:
     as_superuser(
         stack,
         f"DELETE FROM bundles WHERE session_id = '{finished}'",
