@@ -84,14 +84,18 @@ class Bundles:
         return StoredBundle(*row)
 
     async def epoch(self, session_id: str, bundle: StoredBundle) -> list[StoredBundle]:
-        """The bundles of an epoch up to and including one, in order: together they give its segments."""
+        """The bundles of an epoch up to one, in order and with that one last: together they give its segments.
+
+        Bundles of attempts that the log does not have may be among them; each manifest names the one it extends.
+        """
         async with self._postgres.connection() as connection:
             found = await connection.execute(
                 f"SELECT {_COLUMNS} FROM bundles WHERE tenant = %s AND session_id = %s AND epoch = %s"
                 " AND turn <= %s ORDER BY source_seq, turn",
                 (self._tenant, session_id, bundle.epoch, bundle.turn),
             )
-            return [StoredBundle(*row) for row in await found.fetchall()]
+            stored = [StoredBundle(*row) for row in await found.fetchall()]
+        return [*(other for other in stored if other.bundle_id != bundle.bundle_id), bundle]
 
     async def texts(self, digests: list[str]) -> dict[str, bytes]:
         """The texts of digests as far as the builder wrote them."""

@@ -54,8 +54,8 @@ class Record:
         if await self._journal.position(session_id) is None:
             raise NotFound(f"no session {session_id!r}", mend="salience list")
         stored = await self._stored(session_id, at)
-        epoch = [b for b in await self._bundles.epoch(session_id, stored) if b.bundle_id != stored.bundle_id]
-        manifests = [BundleManifest.model_validate_json(b.manifest) for b in (*epoch, stored)]
+        epoch = await self._bundles.epoch(session_id, stored)
+        manifests = [BundleManifest.model_validate_json(bundle.manifest) for bundle in epoch]
         segments, excluded = assemble(manifests)
         compiled = ()
         if messages:
