@@ -140,6 +140,7 @@ class Following:
         if not cursor.run_id or cursor.ended:
             cursor = begin_run(cursor, self._target)
         while True:
+            self._cursor = cursor
             self._next_run = ""
             try:
                 async for history_event in self._history(cursor.run_id, cursor.history_id):
@@ -153,7 +154,6 @@ class Following:
             if self._next_run and cursor.run_id == self._target:
                 self._target = self._next_run
             cursor = begin_run(cursor, self._next_run or self._target)
-            self._cursor = cursor
 
     async def _history(self, run_id: str, after: int) -> AsyncIterator[HistoryEvent]:
         """History events of a run as they are recorded; the server answers when there is one, it is not polled."""
