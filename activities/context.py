@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.projection import Projecting, Projector
+from activities import projection as projected
+from activities.projection import Projector
 from activities.tools.catalog import specs
 from salience.context.builder import Built, build, refs_needed
 from salience.context.epoch import Epoch, EpochState
@@ -27,7 +28,7 @@ from salience.model.session import ModelSettings, SessionConfig
 from salience.model.tool import ToolSpec
 from salience.projection.projection import Projection
 from salience.store.blobs import BlobStore
-from salience.store.bundles import Bundles
+from salience.store.bundles import Bundles, StoredBundle
 from salience.store.journal import Journal
 from salience.telemetry.failpoints import failpoint
 from salience.workspace.environment import Surroundings, look_around
@@ -53,12 +54,17 @@ class Contexts:
     bundles: Bundles
     blobs: BlobStore
     _kept: OrderedDict[tuple[str, str], Compiled] = field(default_factory=OrderedDict[tuple[str, str], Compiled])
+    _configs: OrderedDict[str, tuple[str, SessionConfig]] = field(
+        default_factory=OrderedDict[str, tuple[str, SessionConfig]]
+    )
 
-    def keep(self, session_id: str, bundle_id: str, compiled: Compiled) -> None:
-        """Remember what was just built for the model call that follows."""
+    def keep(self, session_id: str, run_id: str, bundle_id: str, compiled: Compiled, config: SessionConfig) -> None:
+        """Remember what was just built for the model call and the tools that follow."""
         self._kept[session_id, bundle_id] = compiled
-        while len(self._kept) > KEPT_BUNDLES:
-            self._kept.popitem(last=False)
+        self._configs[session_id] = (run_id, config)
+        for kept in (self._kept, self._configs):
+            while len(kept) > KEPT_BUNDLES:
+                kept.popitem(last=False)
 
     async def compiled(self, session_id: str, bundle_id: str) -> Compiled:
         """The context of a bundle.
@@ -88,11 +94,14 @@ class Contexts:
         return found
 
     async def config(self, session_id: str) -> SessionConfig:
-        """The session's configuration as of its latest projection.
+        """The session's configuration in the run of the present activity; it changes only between runs.
 
         Raises:
             NotFound: the session is not known or not configured yet.
         """
+        run_id, kept = self._configs.get(session_id, ("", None))
+        if kept is not None and activity.in_activity() and run_id == activity.info().workflow_run_id:
+            return kept
         config = (await self.journal.latest(session_id)).workplace.config
         if config is None:
             raise NotFound(f"session {session_id} has no configuration yet")
@@ -102,10 +111,9 @@ class Contexts:
 class ContextActivities:
     """Builds contexts."""
 
-    def __init__(self, projector: Projector, contexts: Contexts, bundles: Bundles, blobs: BlobStore) -> None:
+    def __init__(self, projector: Projector, contexts: Contexts, blobs: BlobStore) -> None:
         self._projector = projector
         self._contexts = contexts
-        self._bundles = bundles
         self._blobs = blobs
         self._epochs: OrderedDict[str, Epoch] = OrderedDict()
 
@@ -118,40 +126,44 @@ class ContextActivities:
         """
         began = time.perf_counter()
         info = activity.info()
-        run_id = info.workflow_run_id or ""
-        failpoint("context.before_project")
-        async with self._projector.projecting(asked.session_id, run_id, upto_activity=info.activity_id) as opened:
+        building: list[Built] = []
+
+        async def compile_next(projection: Projection) -> projected.Compiled:
             failpoint("context.after_project")
-            opened.projection.transcript.seal(opened.projection.cursor.seq)
-            built, config = await self._build(asked, opened.projection)
-            await self._store(opened, built)
-        failpoint("context.after_build")
-        self._remember(asked.session_id, built)
-        self._contexts.keep(
-            asked.session_id,
-            built.summary.bundle_id,
-            Compiled(built.messages, specs(config.tools), config.model_settings),
+            projection.transcript.seal(projection.cursor.seq)
+            built = await self._build(asked, projection)
+            building[:] = [built]
+            return _stored(projection, built)
+
+        failpoint("context.before_project")
+        projection = await self._projector.project(
+            asked.session_id, info.workflow_run_id or "", upto_activity=info.activity_id, then=compile_next
         )
+        failpoint("context.after_build")
+        (built,) = building
+        self._remember(asked.session_id, info.workflow_run_id or "", projection, built)
         return calls.BuiltContext(
             bundle=built.summary,
-            source=opened.anchor,
+            source=projected.anchor_of(projection),
             duration_ms=round((time.perf_counter() - began) * 1000),
         )
 
-    async def _build(self, asked: calls.BuildContext, projection: Projection) -> tuple[Built, SessionConfig]:
+    async def _build(self, asked: calls.BuildContext, projection: Projection) -> Built:
         config = projection.workplace.config
         if config is None:
             raise NotFound(f"session {asked.session_id} has no configuration yet")
         around = self._look_around(config)
-        around, environment_ref = await self._keep_surroundings(around, specs(config.tools))
+        tools = specs(config.tools)
+        around, environment_ref = await self._keep_surroundings(around, tools)
         inputs = build_input(
-            asked.session_id, asked.turn, projection, config, around.environment, environment_ref, specs(config.tools)
+            asked.session_id, asked.turn, projection, config, around.environment, environment_ref, tools
         )
         epoch = self._epoch(asked.session_id, projection)
         texts = dict(around.texts)
-        needed = [ref for ref in refs_needed(inputs, epoch) if ref not in texts]
-        texts.update(await self._contexts.texts(needed))
-        return build(replace(inputs, text_of=texts.__getitem__), epoch), config
+        for ref in refs_needed(inputs, epoch):
+            if ref not in texts:
+                texts[ref] = await self._blobs.get(ref)
+        return build(replace(inputs, text_of=texts.__getitem__), epoch)
 
     def _epoch(self, session_id: str, projection: Projection) -> Epoch | EpochState | None:
         """The epoch of the last build that the log has: warm where this process made it, else as it was stored."""
@@ -179,29 +191,23 @@ class ContextActivities:
         environment = around.environment.model_copy(update={"tools_ref": tools_ref})
         return replace(around, environment=environment), await self._blobs.put(canonical_json(environment.plain()))
 
-    async def _store(self, opened: Projecting, built: Built) -> None:
-        projection = opened.projection
-        projection.workplace = projection.workplace.model_copy(
-            update={
-                "built_epoch": {
-                    "bundle_id": built.summary.bundle_id,
-                    "state": built.state.model_dump(mode="json"),
-                }
-            }
-        )
-        await self._bundles.put(
-            opened.connection,
-            projection.cursor.session_id,
-            built.summary,
-            projection.cursor.seq,
-            canonical_json(built.manifest.plain()).decode(),
-            built.texts,
-        )
-
-    def _remember(self, session_id: str, built: Built) -> None:
+    def _remember(self, session_id: str, run_id: str, projection: Projection, built: Built) -> None:
+        """Keep what the next build and the model call that follows will ask for."""
         self._epochs[session_id] = built.epoch
         while len(self._epochs) > KEPT_EPOCHS:
             self._epochs.popitem(last=False)
+        config = projection.workplace.config
+        if config is not None:
+            compiled = Compiled(built.messages, specs(config.tools), config.model_settings)
+            self._contexts.keep(session_id, run_id, built.summary.bundle_id, compiled, config)
+
+
+def _stored(projection: Projection, built: Built) -> projected.Compiled:
+    """What is recorded of a build; the fold remembers its epoch until the log has it."""
+    state = {"bundle_id": built.summary.bundle_id, "state": built.state.model_dump(mode="json")}
+    projection.workplace = projection.workplace.model_copy(update={"built_epoch": state})
+    bundle = StoredBundle.of(built.summary, projection.cursor.seq, built.manifest)
+    return projected.Compiled(bundles=[bundle], texts=built.texts)
 
 
 def build_input(

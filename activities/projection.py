@@ -6,9 +6,8 @@ Live projection, the catch-up of a run that ended, rebuild after data loss and v
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from temporalio.api.history.v1 import HistoryEvent
 
@@ -16,29 +15,27 @@ from salience.errors import NotFound
 from salience.log.chain import Row, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model.artifact import Artifact
-from salience.model.event import Anchor, Event
+from salience.model.event import Anchor
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
+from salience.store.bundles import StoredBundle
 from salience.store.history import Histories
-from salience.store.journal import Journal, Run
-from salience.store.postgres import Connection, Postgres
+from salience.store.journal import Batch, Journal, Position, Run
+from salience.store.postgres import Postgres
 
 KEPT_SESSIONS = 64
 """Folds a worker keeps in memory: the next turn of a session usually comes back to the same worker."""
 
 
 @dataclass(slots=True)
-class Projecting:
-    """An open projection: the fold, and the transaction it will be stored in when the block ends."""
+class Compiled:
+    """What was compiled from a fold and is stored with it."""
 
-    projection: Projection
-    connection: Connection
-    events: list[Event]
+    bundles: Sequence[StoredBundle] = ()
+    texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
-    @property
-    def anchor(self) -> Anchor:
-        """The journal as this projection leaves it."""
-        return anchor_of(self.projection)
+
+Compile = Callable[[Projection], Awaitable[Compiled]]
 
 
 def anchor_of(projection: Projection) -> Anchor:
@@ -56,54 +53,56 @@ class Projector:
         self._blobs = blobs
         self._folds: OrderedDict[str, Projection] = OrderedDict()
 
-    @asynccontextmanager
-    async def projecting(
-        self, session_id: str, run_id: str, *, upto_activity: str | None = None
-    ) -> AsyncIterator[Projecting]:
-        """Project, and hold the transaction open for what belongs to it.
+    async def project(
+        self, session_id: str, run_id: str, *, upto_activity: str | None = None, then: Compile | None = None
+    ) -> Projection:
+        """Decode what is new, fold it, and record both.
+
+        Everything is prepared first and recorded in one statement, which compares where the journal stands: when another
+        worker was faster, the preparation is thrown away and done again from its rows.
 
         Args:
             session_id: the session.
             run_id: the run to project. Runs before it are finished first; a run that a later one has followed is done.
             upto_activity: stop at this activity's own schedule event, so that a retry reads the same range; None takes
                 everything there is.
+            then: called with the fold, for what is to be compiled from it and recorded with it.
 
         Raises:
             NotFound: neither Temporal nor the journal knows the run.
             JournalConflict: the journal has other rows than history decodes to.
             BackendUnavailable: a store did not answer.
         """
-        projection = self._folds.pop(session_id, None) or await self._journal.load(session_id)
-        if projection is None or projection.cursor.run_id != run_id:
-            projection = await self._enter(projection or Projection.empty(session_id), run_id)
-        history = await self._history(projection.cursor, run_id, upto_activity)
-        async with self._postgres.transaction() as connection:
-            position = await self._journal.lock(connection, session_id)
-            if (position.seq, position.head) != (projection.cursor.seq, projection.head):
-                # Another worker was here since this fold was kept: its rows are the record, start from them.
-                projection = await self._journal.load(session_id) or Projection.empty(session_id)
-                history = await self._history(projection.cursor, run_id, upto_activity)
+        projection = self._folds.pop(session_id, None)
+        while True:
+            projection = projection or await self._journal.load(session_id) or Projection.empty(session_id)
+            if projection.cursor.run_id != run_id:
+                projection = await self._enter(projection, run_id)
+            expected = Position(projection.cursor.seq, projection.head)
             length = len(projection.transcript.entries)
-            events, artifacts = await self._append(connection, projection, history)
-            yield Projecting(projection, connection, events)
-            entries = projection.transcript.entries[length:]
-            await self._journal.save(connection, projection, events, artifacts, entries)
-        self._keep(projection)
-
-    async def project(self, session_id: str, run_id: str, *, upto_activity: str | None = None) -> Projection:
-        """Project and store; returns the fold."""
-        async with self.projecting(session_id, run_id, upto_activity=upto_activity) as open_projection:
-            pass
-        return open_projection.projection
+            history = await self._history(projection.cursor, run_id, upto_activity)
+            rows, artifacts = await self._fold(projection, history)
+            compiled = await then(projection) if then else Compiled()
+            batch = Batch(
+                projection=projection,
+                rows=rows,
+                entries=projection.transcript.entries[length:],
+                artifacts=artifacts,
+                bundles=compiled.bundles,
+                texts=compiled.texts,
+            )
+            async with self._postgres.connection() as connection:
+                if await self._journal.record(connection, expected, batch):
+                    self._keep(projection)
+                    return projection
+            projection = None
 
     async def _history(self, cursor: Cursor, run_id: str, upto_activity: str | None) -> list[HistoryEvent]:
         if cursor.run_id != run_id or cursor.ended:
             return []
         return await self._histories.since(cursor.session_id, run_id, cursor.history_id, upto_activity=upto_activity)
 
-    async def _append(
-        self, connection: Connection, projection: Projection, history: list[HistoryEvent]
-    ) -> tuple[list[Event], list[Artifact]]:
+    async def _fold(self, projection: Projection, history: list[HistoryEvent]) -> tuple[list[Row], list[Artifact]]:
         decoded, cursor = decode(history, projection.cursor)
         for data in decoded.blobs.values():
             await self._blobs.put(data)
@@ -116,10 +115,9 @@ class Projector:
             rows.append(row)
             artifacts.extend(artifacts_of(event))
             projection.fold(event)
-        await self._journal.append(connection, cursor.session_id, rows)
         projection.cursor = cursor
         projection.head = head
-        return decoded.events, artifacts
+        return rows, artifacts
 
     async def _enter(self, projection: Projection, run_id: str) -> Projection:
         """The fold at the beginning of a run, with every run before it finished.
@@ -127,8 +125,8 @@ class Projector:
         A run that the journal has left behind already is not entered again: its fold comes back as it is.
         """
         session_id = projection.cursor.session_id
-        known = {run.run_id for run in await self._journal.runs(session_id)}
-        if run_id in known:
+        known = {run.run_id: run.generation for run in await self._journal.runs(session_id)}
+        if known.get(run_id, projection.cursor.generation + 1) <= projection.cursor.generation:
             return projection
         if projection.cursor.run_id and not projection.cursor.ended:
             projection = await self._finish(projection)
@@ -154,8 +152,7 @@ class Projector:
         base = reset_point(await self._histories.since(session_id, run_id, 0)) if projection.cursor.seq else None
         base_run, shared_until = base or (None, 0)
         cursor = begin_run(projection.cursor, run_id, shared_until=shared_until)
-        async with self._postgres.transaction() as connection:
-            await self._journal.lock(connection, session_id)
+        async with self._postgres.connection() as connection:
             await self._journal.register_run(
                 connection,
                 session_id,
@@ -170,8 +167,7 @@ class Projector:
                     archive_ref=None,
                 ),
             )
-            projection.cursor = cursor
-            await self._journal.save(connection, projection, [], [], [])
+        projection.cursor = cursor
         return projection
 
     def _keep(self, projection: Projection) -> None:

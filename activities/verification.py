@@ -20,19 +20,17 @@ from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.log.chain import Row, fault_of, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model import event as ev
-from salience.model.canonical import canonical_json
 from salience.model.environment import Environment
 from salience.model.tool import ToolSpec
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
-from salience.store.bundles import Bundles
+from salience.store.bundles import Bundles, StoredBundle
 from salience.store.history import Histories
-from salience.store.journal import Journal, Run, event_of
+from salience.store.journal import Batch, Journal, Position, Run, event_of
 from salience.store.postgres import Postgres
 from salience.verify import invariants
 from salience.verify.findings import Finding, Report
 
-SAVE_EVERY = 256
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
@@ -321,27 +319,28 @@ class Verification:
             for event in decoded.events:
                 rows.append(row_of(event, rows[-1].hash if rows else "", cursor.decoder_version))
                 events.append(event)
+        bundles: list[StoredBundle] = []
+        texts: dict[str, bytes] = {}
+        async for built, recorded in self._walk(projection, events, rows):
+            if built is not None and isinstance(recorded.payload, ev.ContextBuilt):
+                bundles.append(StoredBundle.of(built.summary, recorded.payload.source.seq, built.manifest))
+                texts.update(built.texts)
+        projection.cursor = cursor
+        batch = Batch(
+            projection=projection,
+            rows=rows,
+            entries=projection.transcript.entries,
+            artifacts=[artifact for event in events for artifact in artifacts_of(event)],
+            bundles=bundles,
+            texts=texts,
+        )
         async with self._postgres.transaction() as connection:
-            await self._journal.lock(connection, session_id)
             for run in runs:
                 await self._journal.register_run(connection, session_id, run)
             await self._journal.forget_folds(connection, session_id)
-            for start in range(0, len(rows), SAVE_EVERY):
-                await self._journal.append(connection, session_id, rows[start : start + SAVE_EVERY])
-            async for built, recorded in self._walk(projection, events, rows):
-                if built is None or not isinstance(recorded.payload, ev.ContextBuilt):
-                    continue
-                await self._bundles.put(
-                    connection,
-                    session_id,
-                    built.summary,
-                    recorded.payload.source.seq,
-                    canonical_json(built.manifest.plain()).decode(),
-                    built.texts,
-                )
-            projection.cursor = cursor
-            artifacts = [artifact for event in events for artifact in artifacts_of(event)]
-            await self._journal.save(connection, projection, events, artifacts, projection.transcript.entries)
+            position = await self._journal.position(session_id) or Position(0, "")
+            if not await self._journal.record(connection, position, batch):
+                raise BackendUnavailable(f"{session_id} is being worked on", mend="try again")
         for run in runs:
             if run.archive_ref is not None and run.history_events is not None:
                 await self._journal.register_archive(session_id, run.run_id, run.archive_ref, run.history_events)

@@ -132,6 +132,7 @@ class Salience:
             InputTooLarge: over 50 MB.
         """
         await self._must_exist(session_id)
+        await self._refuse_changes(session_id, model_settings, limits)
         prompt = await self._prompt(words, message_id or f"msg-{uuid.uuid4().hex}")
         resume = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
         if message_id:
@@ -150,12 +151,23 @@ class Salience:
     ) -> str:
         """Unpause a running session, or start the next run of one that has ended. Returns `active` or `started`."""
         await self._must_exist(session_id)
+        await self._refuse_changes(session_id, model_settings, limits)
         try:
             return await self._update(session_id, "resume")
         except NotFound:
             start = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
             await self._start_run(session_id, start)
             return "started"
+
+    async def _refuse_changes(
+        self, session_id: str, model_settings: ModelSettings | None, limits: Limits | None
+    ) -> None:
+        """A running session keeps what it runs with; asking for something else must not be ignored."""
+        if (model_settings or limits) and await self.running(session_id):
+            raise UsageError(
+                f"session {session_id} is running; its model and limits change with its next run",
+                mend=f"say it without them, or salience close {session_id} first",
+            )
 
     async def interrupt(self, session_id: str, reason: str = "") -> str:
         """Stop what a session is doing; it stays open for input. Returns what was running."""

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 
@@ -45,6 +45,12 @@ class Settings(BaseSettings):
     tenant: str = Field(default="default", description="First part of every key in the store.")
     model: str = Field(default="", description="Default model as provider/model; `script:FILE` for the scripted one.")
     log_level: str = Field(default="INFO", description="Level of the worker's and supervisor's log files.")
+
+    @field_validator("home")
+    @classmethod
+    def _expanded(cls, value: Path) -> Path:
+        # Every process of a deployment must mean the same folder, whatever its own working directory is.
+        return value.expanduser().absolute()
 
     @classmethod
     def settings_customise_sources(

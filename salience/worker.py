@@ -85,7 +85,7 @@ def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
     contexts = Contexts(stores.journal, stores.bundles, stores.blobs)
     archives = ArchiveActivities(stores.journal, histories, projector, stores.blobs)
     sessions = SessionActivities(settings, stores.journal, projector, archives)
-    building = ContextActivities(projector, contexts, stores.bundles, stores.blobs)
+    building = ContextActivities(projector, contexts, stores.blobs)
     models = ModelActivities(stores.blobs, stores.ledger, contexts)
     tools = ToolActivities(stores.blobs, stores.ledger, contexts.config)
     return Worker(

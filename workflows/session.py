@@ -99,7 +99,7 @@ class AgentSession:
         except ActivityError as error:
             # What reaches this place is no model's or tool's failure: a store stayed away, or Salience itself is at fault.
             end = End(_ending_of(error), str(error.cause or error)[:500])
-            self._opened = True
+            self._admit_early()
         while not await self._leave(end):
             end = await self._loop()
         answer = self._answer
@@ -114,19 +114,25 @@ class AgentSession:
     async def _open(self) -> None:
         """Close the record of the runs before and learn what this one works with."""
         start = self._start
-        asked = calls.OpenRun(session_id=workflow.info().workflow_id, cwd=start.cwd, model=start.model)
+        model = start.model_settings.model if start.model_settings else start.model
+        asked = calls.OpenRun(session_id=workflow.info().workflow_id, cwd=start.cwd, model=model)
         opened = await calling.start(calls.OPEN_RUN, asked, "open", calls.OpenedRun)
         if start.carry is None and opened.carry is not None:
             paused = self._paused
             self._take_over(opened.carry)
             self._paused = paused
             self._transition = "resumed" if start.resume else ""
-        for message_id in self._early:
-            self._inbox.admit(message_id)
-        self._opened = True
+        self._admit_early()
         self._limits = opened.limits
         self._tool_classes = dict(opened.tool_classes)
         self._model = opened.model
+
+    def _admit_early(self) -> None:
+        """Acknowledge what came before the record of earlier runs was read."""
+        self._opened = True
+        for message_id in self._early:
+            self._inbox.admit(message_id)
+        self._early.clear()
 
     async def _loop(self) -> End:
         """Turns until something ends the run."""

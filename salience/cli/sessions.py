@@ -223,11 +223,13 @@ async def _settings(client: Salience, session_id: str, model: str | None) -> Mod
     from pydantic import ValidationError
 
     from salience.cli.complaint import problems
-    from salience.errors import UsageError
+    from salience.errors import NotFound, UsageError
+    from salience.model.session import ModelSettings
 
-    if await client.running(session_id):
-        warn(f"{session_id} is running and keeps its model until this run has ended")
-    settings = (await client.session(session_id)).model_settings
+    try:
+        settings = (await client.session(session_id)).model_settings
+    except NotFound:  # its first run ended before it had a model
+        settings = ModelSettings(model=model_name(model))
     try:
         return type(settings).model_validate({**settings.model_dump(), "model": model_name(model)})
     except ValidationError as error:

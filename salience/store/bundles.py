@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from salience.errors import NotFound
-from salience.model.bundle import BundleSummary
-from salience.store.postgres import Connection, Postgres
+from salience.model.bundle import BundleManifest, BundleSummary
+from salience.store.postgres import Postgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,19 @@ class StoredBundle:
     manifest: str
     summary: str
 
+    @classmethod
+    def of(cls, summary: BundleSummary, source_seq: int, manifest: BundleManifest) -> StoredBundle:
+        """The row of a bundle that was built."""
+        return cls(
+            bundle_id=summary.bundle_id,
+            turn=summary.turn,
+            epoch=summary.epoch,
+            source_seq=source_seq,
+            bundle_hash=summary.bundle_hash,
+            manifest=manifest.model_dump_json(exclude_none=True),
+            summary=summary.model_dump_json(exclude_none=True),
+        )
+
 
 class Bundles:
     """Manifests of bundles and the texts that the builder wrote for them."""
@@ -28,38 +41,6 @@ class Bundles:
     def __init__(self, postgres: Postgres, tenant: str) -> None:
         self._postgres = postgres
         self._tenant = tenant
-
-    async def put(
-        self,
-        connection: Connection,
-        session_id: str,
-        summary: BundleSummary,
-        source_seq: int,
-        manifest: str,
-        texts: dict[str, bytes],
-    ) -> None:
-        """Store a bundle inside the caller's transaction; storing it again changes nothing."""
-        if texts:
-            await connection.execute(
-                "INSERT INTO segments (tenant, digest, body) SELECT %s, * FROM unnest(%s::text[], %s::bytea[])"
-                " ON CONFLICT DO NOTHING",
-                (self._tenant, list(texts), list(texts.values())),
-            )
-        await connection.execute(
-            "INSERT INTO bundles (tenant, session_id, bundle_id, turn, epoch, source_seq, bundle_hash, manifest, summary)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
-            (
-                self._tenant,
-                session_id,
-                summary.bundle_id,
-                summary.turn,
-                summary.epoch,
-                source_seq,
-                summary.bundle_hash,
-                manifest,
-                summary.model_dump_json(exclude_none=True),
-            ),
-        )
 
     async def get(self, session_id: str, bundle_id: str | None = None, *, at_seq: int | None = None) -> StoredBundle:
         """A bundle by id, the latest built from nothing after a seq, or the latest of all.

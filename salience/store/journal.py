@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import psycopg
 
 from salience.errors import JournalConflict, NotFound
 from salience.log.chain import Row
@@ -13,6 +15,7 @@ from salience.model.artifact import Artifact
 from salience.model.event import Event
 from salience.projection.projection import Projection, SavedProjection
 from salience.projection.transcript import Entry, Transcript
+from salience.store.bundles import StoredBundle
 from salience.store.postgres import Connection, Postgres
 
 SNAPSHOT_EVERY = 256
@@ -40,6 +43,18 @@ class Run:
     archive_ref: str | None
 
 
+@dataclass(slots=True)
+class Batch:
+    """What one projection records: rows, the fold after them, and what else the fold brought."""
+
+    projection: Projection
+    rows: Sequence[Row] = ()
+    entries: Sequence[Entry] = ()
+    artifacts: Sequence[Artifact] = ()
+    bundles: Sequence[StoredBundle] = ()
+    texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+
 class Journal:
     """Appends and reads events, and keeps the fold at the journal's end as a cache."""
 
@@ -47,141 +62,49 @@ class Journal:
         self._postgres = postgres
         self._tenant = tenant
 
-    # --- appending: everything inside one transaction of the caller -------------------------------------------------
+    # --- appending --------------------------------------------------------------------------------------------------
 
-    async def lock(self, connection: Connection, session_id: str) -> Position:
-        """Take the session's row lock and say where the journal stands; makes the row of a new session."""
-        found = await connection.execute(
-            "SELECT seq, head FROM sessions WHERE tenant = %s AND session_id = %s FOR UPDATE",
-            (self._tenant, session_id),
-        )
-        row = await found.fetchone()
-        if row is None:
-            await connection.execute(
-                "INSERT INTO sessions (tenant, session_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-                (self._tenant, session_id),
-            )
-            return await self.lock(connection, session_id)
-        return Position(seq=row[0], head=row[1])
+    async def record(self, connection: Connection, expected: Position, batch: Batch) -> bool:
+        """Append rows and store what was folded from them, in one statement under the session's row lock.
 
-    async def append(self, connection: Connection, session_id: str, rows: Sequence[Row]) -> None:
-        """Append rows; a row that is already there must be identical (spec EVT-3).
+        Args:
+            connection: in autocommit mode, or inside a transaction of the caller.
+            expected: where the journal must stand.
+            batch: what to record.
+
+        Returns:
+            Whether it was recorded; False when the journal stands elsewhere, because another worker was here.
 
         Raises:
-            JournalConflict: a row with the same seq or event id exists and differs.
+            JournalConflict: a row with the same seq or event id is there and differs (spec EVT-3).
         """
-        if not rows:
-            return
-        made = await connection.execute(
-            "INSERT INTO events (tenant, session_id, seq, event_id, run_id, type, metadata, payload, payload_digest, hash)"
-            " SELECT %s, %s, * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
-            " %s::text[], %s::text[]) ON CONFLICT DO NOTHING",
-            (
-                self._tenant,
-                session_id,
-                [r.seq for r in rows],
-                [r.event_id for r in rows],
-                [r.run_id for r in rows],
-                [r.type for r in rows],
-                [r.metadata for r in rows],
-                [r.payload for r in rows],
-                [r.payload_digest for r in rows],
-                [r.hash for r in rows],
-            ),
-        )
-        if made.rowcount != len(rows):
-            await self._compare(connection, session_id, rows)
-
-    async def _compare(self, connection: Connection, session_id: str, rows: Sequence[Row]) -> None:
-        found = await connection.execute(
-            f"SELECT {_ROW} FROM events WHERE tenant = %s AND session_id = %s AND seq BETWEEN %s AND %s",
-            (self._tenant, session_id, rows[0].seq, rows[-1].seq),
-        )
-        stored = {row[0]: Row(*row) for row in await found.fetchall()}
-        for row in rows:
-            there = stored.get(row.seq)
-            if there is None or (there.event_id, there.hash, there.payload_digest, there.metadata) != (
-                row.event_id,
-                row.hash,
-                row.payload_digest,
-                row.metadata,
-            ):
-                raise JournalConflict(
-                    f"journal row {row.seq} of {session_id} differs from what history decodes to",
-                    mend=f"salience verify {session_id}",
-                )
-
-    async def save(
-        self,
-        connection: Connection,
-        projection: Projection,
-        events: Sequence[Event],
-        artifacts: Sequence[Artifact],
-        entries: Sequence[Entry],
-    ) -> None:
-        """Store the fold after `events`: the mutable latest row, new transcript entries, artifacts, maybe a snapshot."""
+        projection = batch.projection
         session_id = projection.cursor.session_id
-        place = projection.workplace
-        saved = projection.save()
-        body = saved.model_dump_json(by_alias=True, exclude_none=True)
-        await connection.execute(
-            "UPDATE sessions SET seq = %s, head = %s, run_id = %s, history_id = %s, status = %s, end_reason = %s,"
-            " model = %s, title = %s, created_at = %s, updated_at = %s, projection = %s"
-            " WHERE tenant = %s AND session_id = %s",
-            (
-                projection.cursor.seq,
-                projection.head,
-                projection.cursor.run_id,
-                projection.cursor.history_id,
-                place.status,
-                place.end_reason,
-                place.config.model_settings.model if place.config else "",
-                projection.state.goal.user_goal[:200],
-                place.created_at,
-                place.updated_at,
-                body,
-                self._tenant,
-                session_id,
-            ),
+        values = (
+            self._tenant,
+            session_id,
+            expected.seq,
+            expected.head,
+            json.dumps(_session_row(projection)),
+            projection.save().model_dump_json(by_alias=True, exclude_none=True),
+            json.dumps([_row_json(row) for row in batch.rows]),
+            json.dumps([_entry_json(entry) for entry in batch.entries]),
+            json.dumps([_artifact_json(artifact, projection.cursor.seq) for artifact in batch.artifacts]),
+            json.dumps([asdict(bundle) for bundle in batch.bundles]),
+            json.dumps([{"digest": ref, "body": body.decode()} for ref, body in batch.texts.items()]),
+            bool(batch.rows) and batch.rows[-1].seq // SNAPSHOT_EVERY != (batch.rows[0].seq - 1) // SNAPSHOT_EVERY,
         )
-        if entries:
-            await connection.execute(
-                "INSERT INTO messages (tenant, session_id, position, message_id, kind, seq, body)"
-                " SELECT %s, %s, * FROM unnest(%s::int[], %s::text[], %s::text[], %s::bigint[], %s::text[])"
-                " ON CONFLICT DO NOTHING",
-                (
-                    self._tenant,
-                    session_id,
-                    [e.position for e in entries],
-                    [e.message_id for e in entries],
-                    [e.kind for e in entries],
-                    [e.seq for e in entries],
-                    [e.model_dump_json(exclude_none=True) for e in entries],
-                ),
-            )
-        if artifacts:
-            await connection.execute(
-                "INSERT INTO artifacts (tenant, session_id, artifact_id, kind, content_hash, size_bytes,"
-                " source_event_id, seq, body) SELECT %s, %s, * FROM unnest(%s::text[], %s::text[], %s::text[],"
-                " %s::bigint[], %s::text[], %s::bigint[], %s::text[]) ON CONFLICT DO NOTHING",
-                (
-                    self._tenant,
-                    session_id,
-                    [a.artifact_id for a in artifacts],
-                    [a.kind for a in artifacts],
-                    [a.content_hash for a in artifacts],
-                    [a.size_bytes for a in artifacts],
-                    [a.source_event_id for a in artifacts],
-                    [projection.cursor.seq for _ in artifacts],
-                    [a.model_dump_json(exclude_none=True) for a in artifacts],
-                ),
-            )
-        if events and events[-1].seq // SNAPSHOT_EVERY != (events[0].seq - 1) // SNAPSHOT_EVERY:
-            await connection.execute(
-                "INSERT INTO state_snapshots (tenant, session_id, seq, head, body) VALUES (%s, %s, %s, %s, %s)"
-                " ON CONFLICT DO NOTHING",
-                (self._tenant, session_id, projection.cursor.seq, projection.head, body),
-            )
+        try:
+            found = await connection.execute(_RECORD, values)
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != _DIFFERS:
+                raise
+            raise JournalConflict(
+                f"journal row {error.diag.message_detail} of {session_id} differs from what history decodes to",
+                mend=f"salience verify {session_id}",
+            ) from error
+        row = await found.fetchone()
+        return bool(row and row[0])
 
     async def register_run(self, connection: Connection, session_id: str, run: Run) -> None:
         """Note a run at its beginning; noting it again changes nothing."""
@@ -363,7 +286,52 @@ class Journal:
             return [Artifact.model_validate_json(row[0]) for row in await found.fetchall()]
 
 
+_DIFFERS = "SL001"
+"""SQLSTATE that `record_projection` raises for a row that is there and differs."""
+_RECORD = "SELECT record_projection(%s, %s, %s, %s, %s::json, %s, %s::json, %s::json, %s::json, %s::json, %s::json, %s)"
 _ROW = "seq, event_id, run_id, type, metadata, payload, payload_digest, hash"
+
+
+def _session_row(projection: Projection) -> dict[str, Any]:
+    place = projection.workplace
+    return {
+        "seq": projection.cursor.seq,
+        "head": projection.head,
+        "run_id": projection.cursor.run_id,
+        "history_id": projection.cursor.history_id,
+        "status": place.status,
+        "end_reason": place.end_reason,
+        "model": place.config.model_settings.model if place.config else "",
+        "title": projection.state.goal.user_goal[:200],
+        "created_at": place.created_at,
+        "updated_at": place.updated_at,
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in Row.__slots__}
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "position": entry.position,
+        "message_id": entry.message_id,
+        "kind": entry.kind,
+        "seq": entry.seq,
+        "body": entry.model_dump_json(exclude_none=True),
+    }
+
+
+def _artifact_json(artifact: Artifact, seq: int) -> dict[str, Any]:
+    return {
+        "artifact_id": artifact.artifact_id,
+        "kind": artifact.kind,
+        "content_hash": artifact.content_hash,
+        "size_bytes": artifact.size_bytes,
+        "source_event_id": artifact.source_event_id,
+        "seq": seq,
+        "body": artifact.model_dump_json(exclude_none=True),
+    }
 
 
 def event_of(row: Row) -> Event:

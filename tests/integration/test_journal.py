@@ -13,6 +13,7 @@ from salience.errors import JournalConflict
 from salience.local import Stack
 from salience.log.chain import Row
 from salience.store.history import Histories
+from salience.store.journal import Batch, Position
 from tests.conftest import Scripted, ended, until
 
 TURNS = [
@@ -152,11 +153,14 @@ async def test_bundles_are_rebuilt_with_their_tables_emptied(stack: Stack, salie
 async def test_a_conflicting_row_is_an_error(salience: Salience, finished: str) -> None:
     rows = [row async for row in salience.journal.rows(finished)]
     other = Row(2, rows[1].event_id, rows[1].run_id, rows[1].type, rows[1].metadata, "{}", "0" * 64, "1" * 64)
-    async with salience.postgres.transaction() as connection:
-        await salience.journal.append(connection, finished, rows[:3])
-    with pytest.raises(JournalConflict):
-        async with salience.postgres.transaction() as connection:
-            await salience.journal.append(connection, finished, [other])
+    projection = await salience.journal.load(finished)
+    assert projection is not None
+    here = Position(projection.cursor.seq, projection.head)
+    async with salience.postgres.connection() as connection:
+        assert await salience.journal.record(connection, here, Batch(projection, rows[:3]))
+        assert not await salience.journal.record(connection, Position(1, "elsewhere"), Batch(projection, rows[:3]))
+        with pytest.raises(JournalConflict):
+            await salience.journal.record(connection, here, Batch(projection, [other]))
 
 
 async def test_a_lost_blob_is_named(stack: Stack, salience: Salience, finished: str) -> None:
