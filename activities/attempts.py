@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from activities.heartbeat import beating
 from salience.errors import BackendUnavailable
 from salience.model import calls
 from salience.store.ledger import Ledger
-
-BEAT_S = 0.8
-"""The worker's throttle is 1 s and the heartbeat timeout 3 s: two beats may be lost before a worker counts as dead."""
 
 
 class Attempts(Interceptor):
@@ -36,14 +33,11 @@ class _Beating(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
-        beating = asyncio.create_task(_beat())
-        try:
+        async with beating():
             if info.attempt > 1 and info.workflow_id and info.workflow_run_id:
                 await self._note(info.workflow_id, info.workflow_run_id, info.activity_id, info.attempt)
             input.args = [_addressed(value, info.workflow_id or "") for value in input.args]
             return await self.next.execute_activity(input)
-        finally:
-            beating.cancel()
 
     async def _note(self, session_id: str, run_id: str, activity_id: str, attempt: int) -> None:
         try:
@@ -58,9 +52,3 @@ def _addressed(value: Any, session_id: str) -> Any:
     if getattr(value, "session_id", None) == calls.OWN:
         return value.model_copy(update={"session_id": session_id})
     return value
-
-
-async def _beat() -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(BEAT_S)

@@ -41,8 +41,6 @@ from salience.providers.usage import merged
 from salience.store.blobs import BlobStore
 from salience.telemetry.failpoints import failpoint
 
-HEARTBEAT_S = 0.8
-"""Cancellation reaches an activity with the answer to a heartbeat, so this bounds how long an interrupt takes."""
 MAX_ANSWER_BYTES = 24 * 1024
 """An answer in history, whatever the number of its calls: under the 32 KiB of any activity result, with room."""
 PLACEHOLDER_KEY = "not-needed"
@@ -104,23 +102,23 @@ class ModelActivities:
         """
         info = activity.info()
         run_id = info.workflow_run_id or ""
-        async with _heartbeats():
+        if info.attempt > 1:
             stored = await self._ledger.stored_answer(call.session_id, run_id, info.activity_id)
             if stored is not None:
                 return ModelAnswer.model_validate(stored)
-            compiled = await self._contexts.compiled(call.session_id, call.bundle_id)
-            failpoint("model.before_call")
-            began = time.monotonic()
-            outcome = await self._outcome(call, compiled)
-            duration_ms = round((time.monotonic() - began) * 1000)
-            failpoint("model.after_call")
-            if isinstance(outcome, ModelFailure):
-                raise _refused(outcome)
-            ref = await self._blobs.put(canonical_json(outcome.plain()))
-            answer = _answer(outcome, ref, duration_ms, asked=call.model)
-            await self._ledger.store_answer(call.session_id, run_id, info.activity_id, answer.plain())
-            failpoint("model.after_store")
-            return answer
+        compiled = await self._contexts.compiled(call.session_id, call.bundle_id)
+        failpoint("model.before_call")
+        began = time.monotonic()
+        outcome = await self._outcome(call, compiled)
+        duration_ms = round((time.monotonic() - began) * 1000)
+        failpoint("model.after_call")
+        if isinstance(outcome, ModelFailure):
+            raise _refused(outcome)
+        ref = await self._blobs.put(canonical_json(outcome.plain()))
+        answer = _answer(outcome, ref, duration_ms, asked=call.model)
+        await self._ledger.store_answer(call.session_id, run_id, info.activity_id, answer.plain())
+        failpoint("model.after_store")
+        return answer
 
     async def _outcome(self, call: CallModel, compiled: Compiled) -> ModelResponse | ModelFailure:
         settings = compiled.model_settings
@@ -156,20 +154,6 @@ class ModelActivities:
             self._scripts.clear()
         self._scripts[path] = (stamp, parsed)
         return parsed
-
-
-@contextlib.asynccontextmanager
-async def _heartbeats() -> AsyncGenerator[None]:
-    async def beat() -> None:
-        while True:
-            activity.heartbeat()
-            await asyncio.sleep(HEARTBEAT_S)
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()
 
 
 def _refused(failure: ModelFailure) -> ApplicationError:

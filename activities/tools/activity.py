@@ -11,8 +11,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.heartbeat import beating
 from activities.tools import change, evidence
 from activities.tools.arguments import checked
 from activities.tools.catalog import CATALOG, offered
@@ -40,7 +41,6 @@ from salience.workspace.command import end_leftovers, forget, spooled
 from salience.workspace.manifest import EMPTY
 from salience.workspace.paths import PathRefused, Workspace, WorkspaceGone
 
-HEARTBEAT_S = 0.8
 JOIN_S = 15.0
 """How long an inspection waits for a call that this very process is still ending."""
 
@@ -149,7 +149,7 @@ class ToolActivities:
         task = asyncio.create_task(self._run(run, call, tool))
         self._running[run.tag] = task
         try:
-            async with _heartbeats(run):
+            async with beating(lambda: ({"bytes": run.said_bytes},)):
                 return await self._outlast(run, task, tool_class)
         finally:
             self._running.pop(run.tag, None)
@@ -163,7 +163,7 @@ class ToolActivities:
             BackendUnavailable: a store is away; Temporal retries.
         """
         run = _Run(call, 0)
-        async with _heartbeats(run):
+        async with beating(lambda: ({"bytes": run.said_bytes},)):
             if (task := self._running.get(run.tag)) is not None:
                 # Temporal gave this call up while it runs in this process; what it ends with is better than a guess.
                 await asyncio.wait({task}, timeout=JOIN_S)
@@ -317,22 +317,6 @@ async def _attempt(tool: Tool, site: Site, args: Arguments) -> Result:
         return refusal(refused)
     except PathRefused as refused:
         return refusal(Refused(refused.line()))
-
-
-@asynccontextmanager
-async def _heartbeats(run: _Run) -> AsyncGenerator[None]:
-    """Heartbeats while the block runs: a dead worker is noticed, and a cancellation is heard."""
-
-    async def beat() -> None:
-        while True:
-            activity.heartbeat({"bytes": run.said_bytes})
-            await asyncio.sleep(HEARTBEAT_S)
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
 
 
 @contextmanager

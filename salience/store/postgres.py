@@ -25,7 +25,6 @@ class Postgres:
             max_size=max_size,
             timeout=timeout_s,
             open=False,
-            check=AsyncConnectionPool.check_connection,
             kwargs={"autocommit": True, "connect_timeout": 5},
         )
         self._opened = False
