@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from context_record import BASH, RUN, Record, Words
 
 from salience.context import (
     Built,
@@ -20,6 +19,7 @@ from salience.context import (
 from salience.errors import VerificationFailed
 from salience.model.environment import Environment
 from salience.model.state import State
+from tests.unit.context.context_record import BASH, RUN, Record, Words
 
 LONG = "a line of output\n" * 300
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from context_record import Record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from salience.context import Built, Epoch, EpochState, assemble, build, compile_messages, prefix_bytes
 from salience.context.groups import groups_of
 from salience.model.bundle import BundleManifest
+from tests.unit.context.context_record import Record
 
 TEXTS = st.one_of(
     st.text(max_size=40),
