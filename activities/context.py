@@ -116,6 +116,9 @@ class ContextActivities:
         self._contexts = contexts
         self._blobs = blobs
         self._epochs: OrderedDict[str, Epoch] = OrderedDict()
+        self._surroundings: OrderedDict[str, tuple[tuple[Environment, tuple[ToolSpec, ...]], Environment, str]] = (
+            OrderedDict()
+        )
 
     @activity.defn(name=calls.BUILD_CONTEXT)
     async def build_context(self, asked: calls.BuildContext) -> calls.BuiltContext:
@@ -185,11 +188,20 @@ class ContextActivities:
             ) from None
 
     async def _keep_surroundings(self, around: Surroundings, tools: tuple[ToolSpec, ...]) -> tuple[Surroundings, str]:
-        for data in around.texts.values():
-            await self._blobs.put(data)
-        tools_ref = await self._blobs.put(canonical_json([tool.plain() for tool in tools]))
-        environment = around.environment.model_copy(update={"tools_ref": tools_ref})
-        return replace(around, environment=environment), await self._blobs.put(canonical_json(environment.plain()))
+        """Store what the surroundings consist of, unless it was stored a moment ago: they rarely change."""
+        kept = self._surroundings.get(around.environment.cwd)
+        if kept is None or kept[0] != (around.environment, tools):
+            for data in around.texts.values():
+                await self._blobs.put(data)
+            tools_ref = await self._blobs.put(canonical_json([tool.plain() for tool in tools]))
+            environment = around.environment.model_copy(update={"tools_ref": tools_ref})
+            environment_ref = await self._blobs.put(canonical_json(environment.plain()))
+            kept = ((around.environment, tools), environment, environment_ref)
+            self._surroundings[around.environment.cwd] = kept
+            while len(self._surroundings) > KEPT_EPOCHS:
+                self._surroundings.popitem(last=False)
+        _, environment, environment_ref = kept
+        return replace(around, environment=environment), environment_ref
 
     def _remember(self, session_id: str, run_id: str, projection: Projection, built: Built) -> None:
         """Keep what the next build and the model call that follows will ask for."""
