@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types format demo demo-real bench bench-peers clean
+.PHONY: help setup test lint types format demo demo-real bench clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | \
@@ -73,11 +73,8 @@ demo: setup ## A session fixes a failing test while its worker is killed; then o
 demo-real: setup $(SOURCE) ## The same on real input: a rounding bug of the published marshmallow 3.13.0.
 	@$(PY) -m demo.real
 
-bench: setup ## Measure Salience on this machine.
-	@$(PY) -m bench run
-
-bench-peers: setup ## Measure the peers on this machine, with the same work.
-	@$(PY) -m bench peers
+bench: setup ## Measure Salience beside bare Temporal and, where their scripts are, its peers; some ten minutes.
+	@$(PY) -m bench
 
 clean: ## End the demo's stacks and delete .venv and all caches.
 	@for home in .cache/demo/home .cache/demo/copy; do \

@@ -93,7 +93,8 @@ def _table(
         floor = statistics.median(m.wall_ms for m in bared[length])
         size = statistics.median(m.history_bytes_per_turn for m in rounds)
         replay = max(m.replay_s for m in rounds)
-        row = f"| {length} | {floor:.1f} | {overhead:.1f} | {overhead / floor:.2f} | {size:.0f} | {rounds[0].runs} | {replay:.2f} |"
+        row = f"| {length} | {floor:.1f} | {overhead:.1f} | {overhead / floor:.2f} | {size:.0f} |"
+        row += f" {rounds[0].runs} | {replay:.2f} |"
         for peer in peers.PACKAGES:
             found = next((line for line in others if line.peer == peer and line.turns == length), None)
             if found is None or found.wall_ms is None:
