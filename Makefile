@@ -67,7 +67,7 @@ format: setup ## Bring the code into the house's format.
 	@$(VENV)/bin/ruff check --quiet --fix .
 	@$(VENV)/bin/ruff format .
 
-demo: setup ## A session fixes a failing test while its worker is killed; then one byte of the record is forged.
+demo: setup ## A session mends a failing test while its worker is killed; then one byte of its record is forged.
 	@$(PY) -m demo
 
 demo-real: setup $(SOURCE) ## The same on real input: a rounding bug of the published marshmallow 3.13.0.
@@ -77,7 +77,7 @@ bench: setup ## Measure Salience beside bare Temporal and, where their scripts a
 	@$(PY) -m bench
 
 clean: ## End the demo's stacks and delete .venv and all caches.
-	@for home in .cache/demo/home .cache/demo/copy; do \
+	@for home in .cache/*/home .cache/*/copy; do \
 	  [ ! -d $$home ] || SALIENCE_HOME=$$PWD/$$home $(VENV)/bin/salience down --purge --yes >/dev/null || true; done
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
