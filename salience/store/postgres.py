@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +26,7 @@ class Postgres:
             max_size=max_size,
             timeout=timeout_s,
             open=False,
+            check=_refuse_closed,
             kwargs={"autocommit": True, "connect_timeout": 5},
         )
         self._opened = False
@@ -61,3 +63,18 @@ class Postgres:
         """A connection inside a transaction that commits at the end of the block."""
         async with self.connection() as connection, connection.transaction():
             yield connection
+
+
+async def _refuse_closed(connection: Connection) -> None:
+    """Have the pool replace a connection that the server has ended, without asking the server at every use.
+
+    On an idle connection there is something to read only when the server said good-bye: without this, every connection of
+    the pool would fail one caller after Postgres was restarted.
+    """
+    if connection.closed:
+        raise psycopg.OperationalError("the connection is closed")
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    if waiting.poll(0):
+        await connection.close()  # what still looks open would be given out again
+        raise psycopg.OperationalError("the server ended the connection")
