@@ -1,0 +1,183 @@
+"""Servers, workers and workspaces go away in mid-session and come back; nothing acknowledged is lost (LOOP-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from activities.context import Contexts
+from salience.client import Salience
+from salience.errors import BackendUnavailable
+from salience.local import Stack
+from salience.local.process import working_in
+from salience.local.stack import PartName
+from salience.model.calls import Receipt
+from salience.model.event import ContextBuilt, UserPromptSubmitted
+from salience.settings import Settings
+from tests.chaos.conftest import Say
+from tests.chaos.keeper import Keeper
+from tests.chaos.play import FILES, TURNS, Outcome, Play, call, client_on, verified
+from tests.chaos.record import contents
+from tests.conftest import ended, until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos")]
+
+SLOWLY = [{**turn, "delay_s": 0.3} for turn in TURNS]
+INPUTS = 20
+KILLED_AT = {2: ["worker"], 6: ["temporal"], 10: ["postgres"], 14: ["temporal", "postgres"], 18: ["temporal", "worker"]}
+"""What dies while which input is being said."""
+AWAY_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    return Play(tmp_path_factory.mktemp("play"), SLOWLY, FILES)
+
+
+@pytest.fixture(scope="module")
+async def undisturbed(
+    stack: Stack, settings: Settings, play: Play, tmp_path_factory: pytest.TempPathFactory
+) -> Outcome:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    async with client_on(settings, "calm") as salience, Keeper(stack.home.root, "calm", folder):
+        return await play.end(salience, await play.start(salience))
+
+
+async def killed(stack: Stack, keeper: Keeper, parts: Sequence[str]) -> float:
+    """Kill parts at once; returns the seconds until all of them answer again, the worker not counted."""
+    began = time.monotonic()
+    servers: list[PartName] = [part for part in ("temporal", "postgres") if part in parts]
+    if "worker" in parts:
+        keeper.kill()
+    gone = [(part, stack.kill(part)) for part in servers]
+    await asyncio.gather(*(asyncio.to_thread(stack.wait_restarted, part, pid, 60) for part, pid in gone))
+    return time.monotonic() - began
+
+
+async def reached(salience: Salience, session_id: str, seq: int) -> bool:
+    """Whether the journal of a session has come so far."""
+    position = await salience.journal.position(session_id)
+    return position is not None and position.seq >= seq
+
+
+@pytest.mark.parametrize("parts", ["temporal", "postgres", "temporal and postgres", "temporal, postgres and worker"])
+async def test_killed_parts_change_nothing(
+    parts: str, stack: Stack, settings: Settings, play: Play, undisturbed: Outcome, tmp_path: Path, say: Say
+) -> None:
+    queue = parts.replace(" ", "-")
+    took: list[float] = []
+    async with client_on(settings, queue) as salience, Keeper(stack.home.root, queue, tmp_path / queue) as keeper:
+        started = [await play.start(salience) for _ in range(2)]
+        for seq in (2, len(undisturbed.events) // 2):
+            await until(lambda seq=seq: reached(salience, started[0], seq), timeout_s=120)
+            took.append(await killed(stack, keeper, parts))
+        outcomes = [await play.end(salience, session_id) for session_id in started]
+        say(f"{len(took)} kills, answered again after {', '.join(f'{seconds:.1f} s' for seconds in took)}")
+        for outcome in outcomes:
+            assert outcome.facts == undisturbed.facts
+            assert outcome.files == undisturbed.files
+        assert await ended(salience, undisturbed.session_id) == undisturbed.events
+        await verified(salience, undisturbed.session_id)
+
+
+async def test_acknowledged_inputs_are_delivered_once(
+    stack: Stack, settings: Settings, tmp_path: Path, say: Say
+) -> None:
+    play = Play(tmp_path, [{"text": "I heard that.", "delay_s": 0.2}], FILES, on_end="repeat_last")
+    queue = "inputs"
+    async with client_on(settings, queue) as salience, Keeper(stack.home.root, queue, tmp_path / "keeper") as keeper:
+        session_id = await play.start(salience)
+        receipts: list[Receipt] = []
+        async with asyncio.TaskGroup() as killing:
+            for number in range(INPUTS):
+                if number in KILLED_AT:
+                    killing.create_task(killed(stack, keeper, KILLED_AT[number]))
+                receipts.append(await acknowledged(salience, session_id, f"m{number}"))
+        outcome = await play.end(salience, session_id)
+        say(f"{len(KILLED_AT)} kills during {INPUTS} inputs, {outcome.result.turn} turns")
+        assert [receipt.message_id for receipt in receipts] == [f"m{number}" for number in range(INPUTS)]
+        expected = ["task", *(f"m{number}" for number in range(INPUTS))]
+        logged = [e.payload.message_id for e in outcome.events if isinstance(e.payload, UserPromptSubmitted)]
+        assert list(dict.fromkeys(logged)) == expected
+        transcript = await salience.journal.transcript(session_id)
+        assert [entry.message_id for entry in transcript if entry.kind == "prompt"] == expected
+        assert await heard(salience, outcome) == Counter(f"words of m{number}." for number in range(INPUTS))
+
+
+async def acknowledged(salience: Salience, session_id: str, message_id: str) -> Receipt:
+    """Say something until it is acknowledged, as a person would."""
+    while True:
+        try:
+            return await salience.say(session_id, f"words of {message_id}.", message_id=message_id)
+        except BackendUnavailable:
+            continue
+
+
+async def heard(salience: Salience, outcome: Outcome) -> Counter[str]:
+    """How often each input is in the context that the model saw last."""
+    *_, last = (event.payload for event in outcome.events if isinstance(event.payload, ContextBuilt))
+    contexts = Contexts(salience.journal, salience.bundles, salience.blobs)
+    compiled = await contexts.compiled(outcome.session_id, last.bundle.bundle_id)
+    texts = [block.text for message in compiled.messages for block in message.content if block.type == "text"]
+    return Counter(text for text in texts if text.startswith("words of"))
+
+
+async def test_postgres_stays_away(
+    stack: Stack, settings: Settings, play: Play, undisturbed: Outcome, tmp_path: Path, say: Say
+) -> None:
+    data = Path(stack.info.pg_data_dir)
+    async with client_on(settings, "away") as salience, Keeper(stack.home.root, "away", tmp_path / "keeper"):
+        session_id = await play.start(salience)
+        await until(lambda: reached(salience, session_id, len(undisturbed.events) // 2))
+        began = time.monotonic()
+        while time.monotonic() - began < AWAY_S:
+            # The supervisor goes on restarting it; it is killed each time before it answers.
+            for pid in working_in(data, "postgres"):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.01)
+        back = time.monotonic()
+        outcome = await play.end(salience, session_id)
+        say(f"away for {AWAY_S:.0f} s, ended {time.monotonic() - back:.1f} s later")
+    assert outcome.facts == undisturbed.facts
+    assert outcome.files == undisturbed.files
+
+
+async def test_a_vanished_workspace_ends_the_session_until_it_is_back(
+    stack: Stack, settings: Settings, tmp_path: Path
+) -> None:
+    edit = call("edit_file", path="notes.txt", old_text="first", new_text="last")
+    turns = [
+        {"tool_calls": [call("list_files")]},
+        {"tool_calls": [edit], "delay_s": 2},
+        {"tool_calls": [edit]},
+        {"tool_calls": [call("finish", summary="done")]},
+    ]
+    play = Play(tmp_path, turns, FILES)
+    async with client_on(settings, "gone") as salience, Keeper(stack.home.root, "gone", tmp_path / "keeper"):
+
+        async def thinks() -> bool:
+            status = await salience.query(session_id, "status") or {}
+            return (status.get("step"), status.get("turn")) == ("calling_model", 2)
+
+        session_id = await play.start(salience)
+        workspace, elsewhere = play.workspace(session_id), tmp_path / "elsewhere"
+        await until(thinks, timeout_s=60)
+        workspace.rename(elsewhere)
+        assert (await salience.result(session_id)).reason == "workspace_gone"
+        assert await salience.resume(session_id) == "started"
+        assert (await salience.result(session_id)).reason == "workspace_gone"
+        elsewhere.rename(workspace)
+        assert await salience.resume(session_id) == "started"
+        outcome = await play.end(salience, session_id)
+        assert outcome.result.reason == "finished"
+        assert [event.type for event in outcome.events].count("SessionEnded") == 3
+        assert contents(workspace)["notes.txt"] == b"the last line\nthe second line\n"
