@@ -23,7 +23,7 @@ from tests.chaos.play import Outcome, Play, call, client_on
 from tests.chaos.record import recoveries, traces
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 FILES = {"kept.txt": "kept\n", "log.txt": "one\n"}
 UNKNOWN = "it is not known whether it was done"

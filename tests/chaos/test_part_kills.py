@@ -28,7 +28,7 @@ from tests.chaos.play import FILES, TURNS, Outcome, Play, call, client_on, verif
 from tests.chaos.record import contents
 from tests.conftest import ended, until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 SLOWLY = [{**turn, "delay_s": 0.3} for turn in TURNS]
 INPUTS = 20

@@ -24,7 +24,7 @@ from tests.chaos.play import FILES, TURNS, Outcome, Play, client_on
 from tests.chaos.record import recoveries, traces
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 SESSIONS = 2
 
