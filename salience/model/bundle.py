@@ -160,8 +160,8 @@ class BundleSummary(Frozen):
     call_index: int
     epoch: int
     epoch_reason: EpochReason
-    decision: Decision
-    fits: bool
+    decision: Decision = "below_threshold"
+    fits: bool = True
     tokens: BundleTokens
     view: View
     largest: dict[str, int] = Field(

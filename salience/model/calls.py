@@ -22,7 +22,7 @@ WORKFLOW_TYPE: Final = "AgentSession"
 ARCHIVE_WORKFLOW_TYPE: Final = "ArchiveRun"
 TASK_QUEUE: Final = "salience"
 MAX_PAYLOAD_BYTES: Final = 32 * 1024
-PREVIEW_BYTES: Final = 120
+PREVIEW_BYTES: Final = 100
 """Bytes of text a preview in history holds: the rule allows 1 KiB, and previews are most of what a turn writes."""
 SPILL_BYTES: Final = 32 * 1024
 """A user text longer than this many bytes lies in a blob; history and journal hold its beginning."""

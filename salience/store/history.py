@@ -18,6 +18,8 @@ from salience.errors import BackendUnavailable, NotFound
 from salience.log.decode import is_close
 
 _RPC = timedelta(seconds=15)
+_FIRST_PAGE = 32
+"""A turn writes some twenty events, and the server's time grows with the page: 14 ms for 256 events, 5 ms for 32."""
 _PAGE = 256
 
 
@@ -61,7 +63,7 @@ class Histories:
             request = GetWorkflowExecutionHistoryReverseRequest(
                 namespace=self._client.namespace,
                 execution=WorkflowExecution(workflow_id=session_id, run_id=run_id),
-                maximum_page_size=_PAGE,
+                maximum_page_size=_PAGE if found or not after else _FIRST_PAGE,
                 next_page_token=token,
             )
             try:
