@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from activities.verification import Verification
 from salience.client import Salience
 from salience.errors import InputTooLarge, NotFound, UsageError
 from salience.model import calls
 from salience.model.session import Limits
+from salience.projection.projection import Projection
 from salience.settings import Settings
+from salience.store.history import Histories
 from tests.conftest import Scripted, ended, until
 
 SLOW = {"tool_calls": [{"name": "run_command", "args": {"command": "echo begun > begun; sleep 60"}}]}
@@ -219,6 +222,20 @@ async def test_continue_as_new_carries_everything(salience: Salience, scripted: 
     assert types.count("ModelResponseReceived") == 131
     assert types.count("SessionStarted") == 1
     assert types.count("UserPromptSubmitted") == 2
+    # Far enough for snapshots: the state at a past event is the same from the nearest one as from the beginning.
+    events = [event async for event in salience.events(session_id)]
+    snapshot = await salience.journal.snapshot_before(session_id, len(events) - 20)
+    assert snapshot is not None
+    assert snapshot.cursor.seq >= 256
+    folded = Projection.empty(session_id)
+    for event in events[:-20]:
+        folded.fold(event)
+    assert await salience.state(session_id, at=str(len(events) - 20)) == folded.state
+    histories = Histories(salience.temporal)
+    verification = Verification(salience.postgres, salience.journal, salience.bundles, salience.blobs, histories)
+    report = await verification.verify(session_id)
+    assert report.ok, report.findings
+    assert (report.runs, report.bundles) == (len(runs), 131)
 
 
 async def _several_runs(salience: Salience, session_id: str) -> bool:
