@@ -94,7 +94,7 @@ class Projection:
             workplace=self.workplace,
             state=self.state,
             stats=self.stats,
-            transcript=self.transcript.save(),
+            transcript=self.transcript.open,
         )
 
     def fold(self, event: ev.Event) -> None:

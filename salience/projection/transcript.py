@@ -7,7 +7,7 @@ message id folds to nothing. Entries hold references; texts lie in blobs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from salience.model.event import (
     ContextBuilt,
@@ -74,46 +74,21 @@ class OpenTranscript(Frozen):
 
 @dataclass(slots=True)
 class Transcript:
-    """The fold: `entries` holds what was appended since it was loaded, `seen` the message ids of the session."""
+    """The fold: `entries` as far as they were loaded or appended, `seen` the message ids of the session."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
     seen: set[str] = field(default_factory=set[str])
-    length: int = 0
-    pending: list[Entry] = field(default_factory=list[Entry])
-    calls: list[OpenCall] = field(default_factory=list[OpenCall])
-    turn: int = 0
-    group: str = ""
-    group_event_id: str = ""
-    group_seq: int = 0
-    current_request: str = ""
+    open: OpenTranscript = field(default_factory=OpenTranscript)
 
-    @classmethod
-    def load(cls, saved: OpenTranscript, seen: set[str]) -> Transcript:
-        """The fold as it was saved, with nothing appended yet."""
-        return cls(
-            seen=set(seen),
-            length=saved.length,
-            pending=list(saved.pending),
-            calls=list(saved.calls),
-            turn=saved.turn,
-            group=saved.group,
-            group_event_id=saved.group_event_id,
-            group_seq=saved.group_seq,
-            current_request=saved.current_request,
-        )
+    @property
+    def pending(self) -> tuple[Entry, ...]:
+        """Prompts that no bundle has been built with yet."""
+        return self.open.pending
 
-    def save(self) -> OpenTranscript:
-        """What must be remembered to go on with later events."""
-        return OpenTranscript(
-            length=self.length,
-            pending=tuple(self.pending),
-            calls=tuple(self.calls),
-            turn=self.turn,
-            group=self.group,
-            group_event_id=self.group_event_id,
-            group_seq=self.group_seq,
-            current_request=self.current_request,
-        )
+    @property
+    def current_request(self) -> str:
+        """Message id of the user message that was delivered last."""
+        return self.open.current_request
 
     def fold(self, event: Event) -> None:
         """Take one event in."""
@@ -123,11 +98,12 @@ class Transcript:
                 self._prompt(event, payload)
             case ContextBuilt():
                 self.seal(payload.source.seq)
-                self.turn = payload.bundle.turn
+                self._set(turn=payload.bundle.turn)
             case ModelResponseReceived():
                 self._response(event, payload)
             case ToolCallRequested():
-                self.calls.append(OpenCall(tool_call_id=payload.tool_call_id, name=payload.name))
+                call = OpenCall(tool_call_id=payload.tool_call_id, name=payload.name)
+                self._set(calls=(*self.open.calls, call))
             case ToolCallFinished() | ToolCallFailed():
                 self._result(event, payload)
             case _:
@@ -138,50 +114,53 @@ class Transcript:
 
         The open group is closed — calls that never ran get their paired result — and prompts accepted by then enter.
         """
-        for call in self.calls:
+        calls, pending = self.open.calls, self.open.pending
+        if not calls and not pending:
+            return
+        self._set(calls=(), pending=tuple(entry for entry in pending if entry.seq > upto_seq))
+        for call in calls:
             self._append(call.result or self._not_run(call))
-        self.calls.clear()
-        due = [entry for entry in self.pending if entry.seq <= upto_seq]
-        self.pending = [entry for entry in self.pending if entry.seq > upto_seq]
-        for entry in due:
-            self._append(entry)
-            self.current_request = entry.message_id
+        for entry in pending:
+            if entry.seq <= upto_seq:
+                self._append(entry)
+                self._set(current_request=entry.message_id)
+
+    def _set(self, **change: Any) -> None:
+        self.open = self.open.model_copy(update=change)
 
     def _append(self, entry: Entry) -> None:
-        self.entries.append(entry.model_copy(update={"position": self.length}))
-        self.length += 1
+        self.entries.append(entry.model_copy(update={"position": self.open.length}))
+        self._set(length=self.open.length + 1)
 
     def _prompt(self, event: Event, payload: UserPromptSubmitted) -> None:
         if payload.message_id in self.seen:
             return
         self.seen.add(payload.message_id)
-        self.pending.append(
-            Entry(
-                message_id=payload.message_id,
-                position=-1,
-                kind="prompt",
-                group=f"p{event.seq}",
-                turn=self.turn,
-                event_id=event.event_id,
-                seq=event.seq,
-                run_id=event.run_id,
-                text=None if payload.text_ref else payload.text,
-                ref=payload.text_ref,
-                size_bytes=payload.size_bytes,
-                preview=payload.text if payload.text_ref else "",
-            )
+        entry = Entry(
+            message_id=payload.message_id,
+            position=-1,
+            kind="prompt",
+            group=f"p{event.seq}",
+            turn=self.open.turn,
+            event_id=event.event_id,
+            seq=event.seq,
+            run_id=event.run_id,
+            text=None if payload.text_ref else payload.text,
+            ref=payload.text_ref,
+            size_bytes=payload.size_bytes,
+            preview=payload.text if payload.text_ref else "",
         )
+        self._set(pending=(*self.open.pending, entry))
 
     def _response(self, event: Event, payload: ModelResponseReceived) -> None:
-        self.group = f"g{event.seq}"
-        self.group_event_id = event.event_id
-        self.group_seq = event.seq
+        group = f"g{event.seq}"
+        self._set(group=group, group_event_id=event.event_id, group_seq=event.seq)
         self._append(
             Entry(
                 message_id=f"m{event.seq}",
                 position=-1,
                 kind="response",
-                group=self.group,
+                group=group,
                 turn=payload.turn,
                 event_id=event.event_id,
                 seq=event.seq,
@@ -196,8 +175,8 @@ class Transcript:
             message_id=f"r{event.seq}",
             position=-1,
             kind="result",
-            group=self.group,
-            turn=self.turn,
+            group=self.open.group,
+            turn=self.open.turn,
             event_id=event.event_id,
             seq=event.seq,
             run_id=event.run_id,
@@ -211,20 +190,22 @@ class Transcript:
             tool_call_id=payload.tool_call_id,
             tool_name=payload.name,
         )
-        for index, call in enumerate(self.calls):
+        calls = list(self.open.calls)
+        for index, call in enumerate(calls):
             if call.tool_call_id == payload.tool_call_id and call.result is None:
-                self.calls[index] = call.model_copy(update={"result": entry})
+                calls[index] = call.model_copy(update={"result": entry})
+                self._set(calls=tuple(calls))
                 return
 
     def _not_run(self, call: OpenCall) -> Entry:
         return Entry(
-            message_id=f"r{self.group_seq}.{call.tool_call_id}",
+            message_id=f"r{self.open.group_seq}.{call.tool_call_id}",
             position=-1,
             kind="result",
-            group=self.group,
-            turn=self.turn,
-            event_id=self.group_event_id,
-            seq=self.group_seq,
+            group=self.open.group,
+            turn=self.open.turn,
+            event_id=self.open.group_event_id,
+            seq=self.open.group_seq,
             text=NOT_RUN,
             is_error=True,
             tool_call_id=call.tool_call_id,

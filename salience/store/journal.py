@@ -154,9 +154,7 @@ class Journal:
             entries = await self._entries(connection, session_id)
         seen = {e.message_id for e in entries if e.kind == "prompt"}
         seen |= {e.message_id for e in saved.transcript.pending}
-        transcript = Transcript.load(saved.transcript, seen)
-        transcript.entries = entries
-        return Projection.load(saved, transcript)
+        return Projection.load(saved, Transcript(entries, seen, saved.transcript))
 
     async def _entries(self, connection: Connection, session_id: str) -> list[Entry]:
         found = await connection.execute(

@@ -36,7 +36,7 @@ class Record:
         saved = await self._journal.snapshot_before(session_id, seq)
         projection = Projection.empty(session_id)
         if saved is not None:
-            projection = Projection.load(saved, Transcript.load(saved.transcript, set()))
+            projection = Projection.load(saved, Transcript(open=saved.transcript))
         async for event_ in self._journal.events(session_id, after=projection.cursor.seq, upto=seq):
             projection.fold(event_)
         return projection
