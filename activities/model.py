@@ -17,64 +17,34 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.context import Compiled, Contexts
 from salience.errors import UsageError
 from salience.model.calls import CALL_MODEL, PREVIEW_BYTES, CallModel, CallPreview, ModelAnswer, ModelFailure
 from salience.model.canonical import canonical_json
-from salience.model.message import CompiledMessage, ModelResponse
+from salience.model.message import ModelResponse
 from salience.model.session import ModelSettings
 from salience.model.text import decode, preview
-from salience.model.tool import ToolSpec
 from salience.providers import chat, script
 from salience.providers.answer import Draft
 from salience.providers.failures import classify, one_line
 from salience.providers.report import report_of_exception
 from salience.providers.usage import merged
 from salience.store.blobs import BlobStore
+from salience.store.ledger import Ledger
 from salience.telemetry.failpoints import failpoint
 
 MAX_ANSWER_BYTES = 24 * 1024
 """An answer in history, whatever the number of its calls: under the 32 KiB of any activity result, with room."""
 PLACEHOLDER_KEY = "not-needed"
-
-
-class Ledger(Protocol):
-    """Answers by run and activity, kept before they are returned."""
-
-    async def stored_answer(self, session_id: str, run_id: str, activity_id: str) -> dict[str, Any] | None:
-        """The answer an earlier attempt stored, or None."""
-        ...
-
-    async def store_answer(self, session_id: str, run_id: str, activity_id: str, answer: dict[str, Any]) -> None:
-        """Keep an answer."""
-        ...
-
-
-class Compiled(Protocol):
-    """A compiled context, hydrated."""
-
-    @property
-    def messages(self) -> Sequence[CompiledMessage]: ...
-    @property
-    def tools(self) -> Sequence[ToolSpec]: ...
-    @property
-    def model_settings(self) -> ModelSettings: ...
-
-
-class Contexts(Protocol):
-    """Compiled contexts by bundle."""
-
-    async def compiled(self, session_id: str, bundle_id: str) -> Compiled:
-        """The context a bundle stands for."""
-        ...
 
 
 class ModelActivities:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -35,7 +35,7 @@ from salience.model.session import SessionConfig
 from salience.model.tool import ToolClass, ToolOutcome
 from salience.settings import default_home
 from salience.store.blobs import BlobStore
-from salience.store.ledger import Claim
+from salience.store.ledger import Claim, Ledger
 from salience.telemetry.failpoints import failpoint
 from salience.workspace.command import end_leftovers, forget, spooled
 from salience.workspace.manifest import EMPTY
@@ -45,29 +45,6 @@ JOIN_S = 15.0
 """How long an inspection waits for a call that this very process is still ending."""
 
 T = TypeVar("T")
-
-
-class ToolLedger(Protocol):
-    """The part of `salience.store.ledger.Ledger` that tool calls use."""
-
-    async def claim(
-        self,
-        session_id: str,
-        tool_call_id: str,
-        *,
-        run_id: str,
-        name: str,
-        tool_class: ToolClass,
-        attempt: int,
-        manifest_ref: str | None,
-        worker: str,
-    ) -> Claim: ...
-
-    async def effect(self, session_id: str, tool_call_id: str) -> Claim | None: ...
-
-    async def intend(self, session_id: str, tool_call_id: str, intent: dict[str, Any]) -> None: ...
-
-    async def settle(self, session_id: str, tool_call_id: str, outcome: dict[str, Any]) -> None: ...
 
 
 class _Run:
@@ -118,7 +95,7 @@ class ToolActivities:
     def __init__(
         self,
         blobs: BlobStore,
-        ledger: ToolLedger,
+        ledger: Ledger,
         sessions: Callable[[str], Awaitable[SessionConfig]],
         *,
         runtime: tuple[Path, ...] | None = None,

@@ -17,12 +17,11 @@ from activities.tools import patience
 from salience.errors import BackendUnavailable
 from salience.model.canonical import digest_of
 from salience.workspace.command import spool_path, spooled
-from tests.unit.tools.scene import Scene
+from tests.integration.tools.scene import Scene
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    scene = Scene(tmp_path)
+def scene(scene: Scene) -> Scene:
     (scene.root / "a.txt").write_text("one\ntwo\n")
     return scene
 
@@ -93,7 +92,7 @@ async def test_no_sandbox_no_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_second_start_is_refused_with_evidence(scene: Scene) -> None:
     await scene.run("run_command", {"command": "echo x >> log; echo said"})
-    scene.ledger.unsettle()
+    await scene.unsettle()
     spool_path(tag := tag_of(scene)).write_bytes(b"said before death\n")
     outcome = await scene.run("run_command", {"command": "echo x >> log; echo said"}, attempt=2)
     assert (outcome.ok, outcome.kind) == (False, "outcome_unknown")
@@ -108,7 +107,7 @@ async def test_a_second_start_is_refused_with_evidence(scene: Scene) -> None:
 
 async def test_a_claimed_row_is_enough_to_refuse(scene: Scene) -> None:
     await scene.run("run_command", {"command": "echo x >> log"})
-    scene.ledger.unsettle()
+    await scene.unsettle()
     outcome = await scene.run("run_command", {"command": "echo x >> log"})
     assert outcome.kind == "outcome_unknown"
     assert (scene.root / "log").read_text() == "x\n"
@@ -124,7 +123,7 @@ async def test_inspection_knows_what_never_started_and_what_ended(scene: Scene) 
 
 async def test_inspection_after_a_death_without_changes(scene: Scene) -> None:
     await scene.run("run_command", {"command": "true"})
-    scene.ledger.unsettle()
+    await scene.unsettle()
     outcome = await scene.inspect()
     assert "No file of the workspace changed" in await scene.seen(outcome)
 
@@ -175,7 +174,7 @@ async def test_heartbeats_tell_how_much_was_said(scene: Scene) -> None:
 
 
 async def test_a_store_that_comes_back_loses_nothing(scene: Scene) -> None:
-    scene.ledger.away = 3
+    scene.postgres.away = 3
     outcome = await scene.run("run_command", {"command": "echo x >> log"})
     assert outcome.ok
     assert (scene.root / "log").read_text() == "x\n"
@@ -184,18 +183,20 @@ async def test_a_store_that_comes_back_loses_nothing(scene: Scene) -> None:
 async def test_a_store_that_goes_away_after_the_effect_loses_nothing(scene: Scene) -> None:
     async def leave() -> None:
         await until(scene.root / "log")
-        scene.ledger.away = 3
+        scene.postgres.away = 3
 
     leaving = asyncio.create_task(leave())
     outcome = await scene.run("run_command", {"command": "echo x >> log; sleep 0.3"})
     await leaving
     assert outcome.ok
-    assert scene.ledger.rows["s", "c1"].outcome == outcome.plain()
+    claim = await scene.claimed()
+    assert claim is not None
+    assert claim.outcome == outcome.plain()
 
 
 async def test_a_store_that_stays_away_starts_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEFORE_S", 0.3)
-    scene.ledger.away = 1_000
+    scene.postgres.away = 1_000
     with pytest.raises(ApplicationError) as refused:
         await scene.run("run_command", {"command": "echo x >> log"})
     assert refused.value.type == "unavailable"
@@ -203,7 +204,7 @@ async def test_a_store_that_stays_away_starts_nothing(scene: Scene, monkeypatch:
 
 
 async def test_an_interrupt_while_waiting_for_a_store_starts_nothing(scene: Scene) -> None:
-    scene.ledger.away = 1_000
+    scene.postgres.away = 1_000
     environment = ActivityEnvironment()
     running = asyncio.create_task(scene.run("run_command", {"command": "echo x > log"}, environment=environment))
     await asyncio.sleep(0.3)
@@ -248,5 +249,4 @@ async def test_spools_do_not_pile_up(scene: Scene) -> None:
 
 
 def tag_of(scene: Scene) -> str:
-    del scene
-    return digest_of(["s", 1, 0, "c1"])[:24]
+    return digest_of([scene.session_id, 1, 0, "c1"])[:24]

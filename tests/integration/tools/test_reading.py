@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
-from tests.unit.tools.scene import Scene
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+from tests.integration.tools.scene import Scene
 
 
 async def test_read_file_shows_lines_and_the_hash(scene: Scene) -> None:
@@ -24,7 +18,7 @@ async def test_read_file_shows_lines_and_the_hash(scene: Scene) -> None:
         f"a.txt (lines 2-3 of 3, 14 bytes, sha256 {found[:16]})\n2\ttwo\n3\tthree\n"
     )  # fmt: skip
     assert [(e.op, e.path, e.after_hash) for e in outcome.effects] == [("read", "a.txt", found)]
-    assert scene.ledger.rows == {}
+    assert await scene.claimed() is None
 
 
 async def test_read_file_comes_in_parts_that_join(scene: Scene) -> None:

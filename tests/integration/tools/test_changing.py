@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from activities.tools.edit_file import rewrite
 from activities.tools.result import Refused
 from salience.model.tool import ToolOutcome
-from tests.unit.tools.scene import Scene
+from tests.integration.tools.scene import Scene
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    scene = Scene(tmp_path)
+def scene(scene: Scene) -> Scene:
     (scene.root / "a.py").write_bytes(b"def f():\n    return 1\n")
     return scene
 
@@ -108,18 +107,20 @@ async def test_a_retry_after_any_death_has_the_undisturbed_outcome(
     scene: Scene, tmp_path: Path, name: str, args: dict[str, Any]
 ) -> None:
     (tmp_path / "other").mkdir()
-    undisturbed = Scene(tmp_path / "other")
-    (undisturbed.root / "a.py").write_bytes((scene.root / "a.py").read_bytes())
-    expected = undated(await undisturbed.run(name, args))
+    async with Scene(tmp_path / "other", scene.settings) as undisturbed:
+        (undisturbed.root / "a.py").write_bytes((scene.root / "a.py").read_bytes())
+        expected = undated(await undisturbed.run(name, args))
 
     first = await scene.run(name, args)
     assert undated(first) == expected
-    scene.ledger.unsettle()  # died after the change, before the outcome was recorded
+    await scene.unsettle()  # died after the change, before the outcome was recorded
     assert undated(await scene.run(name, args, attempt=2)) == expected
 
-    scene.ledger.unsettle()  # died after the intent, before the change
-    intent = scene.ledger.rows["s", "c1"].intent
-    assert intent is not None
+    await scene.unsettle()  # died after the intent, before the change
+    claim = await scene.claimed()
+    assert claim is not None
+    assert claim.intent is not None
+    intent = claim.intent
     target = scene.root / intent["path"]
     if intent["before"] is None:
         target.unlink()
@@ -138,7 +139,7 @@ async def test_a_settled_call_is_not_run_again(scene: Scene) -> None:
 
 async def test_a_retry_does_not_overwrite_someone_elses_change(scene: Scene) -> None:
     await scene.run("edit_file", edit("return 1", "return 2"))
-    scene.ledger.unsettle()
+    await scene.unsettle()
     (scene.root / "a.py").write_text("mine\n")
     outcome = await scene.run("edit_file", edit("return 1", "return 2"), attempt=2)
     assert "changed by someone else" in await scene.seen(outcome)
@@ -147,7 +148,7 @@ async def test_a_retry_does_not_overwrite_someone_elses_change(scene: Scene) -> 
 
 async def test_inspection_of_a_change_says_what_it_came_to(scene: Scene) -> None:
     await scene.run("edit_file", edit("return 1", "return 2"))
-    scene.ledger.unsettle()
+    await scene.unsettle()
     outcome = await scene.inspect("edit_file")
     assert outcome.kind == "outcome_unknown"
     assert "it was applied" in await scene.seen(outcome)

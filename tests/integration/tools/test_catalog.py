@@ -18,12 +18,7 @@ from activities.tools import search
 from activities.tools.catalog import CATALOG, classes, specs
 from activities.tools.result import Arguments, Result, Site, Tool
 from salience.errors import BackendUnavailable, UsageError
-from tests.unit.tools.scene import Scene
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+from tests.integration.tools.scene import Scene
 
 
 def test_specs_are_sorted_valid_and_closed() -> None:
@@ -63,7 +58,7 @@ async def test_wrong_arguments_are_named(scene: Scene, name: str, args: dict[str
     text = await scene.seen(outcome)
     assert words in text
     assert "Expected: " in text or "NUL" in text
-    assert scene.ledger.rows == {}
+    assert await scene.claimed() is None
 
 
 @pytest.mark.parametrize(("raw", "words"), [('{"path": ', "Expecting value"), ("[1]", "it is a JSON list")])
@@ -141,7 +136,7 @@ async def test_a_read_is_interrupted_by_the_user_and_retried_after_a_shutdown(
 
 
 async def test_an_absent_store_makes_temporal_retry_a_change(scene: Scene) -> None:
-    scene.ledger.away = 1
+    scene.postgres.away = 1
     with pytest.raises(BackendUnavailable):
         await scene.run("write_file", {"path": "a", "content": "x"})
     assert (await scene.run("write_file", {"path": "a", "content": "x"}, attempt=2)).ok

@@ -1,78 +1,44 @@
-"""Runs tool activities as a worker does, over real files, blobs and processes and a ledger in memory.
-
-The ledger keeps the promises of `salience.store.ledger`: one row a call, the first outcome stays. Sessions are tested
-over the real one in `tests/integration`.
-"""
+"""Runs tool activities as a worker does, over real files, blobs and processes and the real ledger."""
 
 from __future__ import annotations
 
-import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+import psycopg
 from temporalio.testing import ActivityEnvironment
 
 from activities.tools.activity import ToolActivities
 from salience.errors import BackendUnavailable
+from salience.local.info import owner_dsn
 from salience.model.calls import InspectEffect, RunTool
 from salience.model.message import ModelResponse, ToolCallBlock
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SandboxMode, SessionConfig
-from salience.model.tool import ToolClass, ToolOutcome
+from salience.model.tool import ToolOutcome
+from salience.settings import Settings
 from salience.store.blobs import FileBlobs
-from salience.store.ledger import Claim
+from salience.store.ledger import Claim, Ledger
+from salience.store.postgres import Connection, Postgres
 
 
-class MemoryLedger:
-    """Rows of effects; `away` makes the next accesses fail as Postgres does when it is not there."""
+class LeavingPostgres(Postgres):
+    """The pool; `away` makes the next connections fail as they do when Postgres is not there."""
 
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], Claim] = {}
-        self.away = 0
+    away = 0
 
-    async def claim(
-        self,
-        session_id: str,
-        tool_call_id: str,
-        *,
-        run_id: str,
-        name: str,
-        tool_class: ToolClass,
-        attempt: int,
-        manifest_ref: str | None,
-        worker: str,
-    ) -> Claim:
-        self._answer()
-        if known := self.rows.get((session_id, tool_call_id)):
-            return known
-        self.rows[session_id, tool_call_id] = Claim(False, manifest_ref, attempt, None, None)
-        return Claim(True, manifest_ref, attempt, None, None)
-
-    async def effect(self, session_id: str, tool_call_id: str) -> Claim | None:
-        self._answer()
-        return self.rows.get((session_id, tool_call_id))
-
-    async def intend(self, session_id: str, tool_call_id: str, intent: dict[str, Any]) -> None:
-        self._answer()
-        self._set(session_id, tool_call_id, intent=intent)
-
-    async def settle(self, session_id: str, tool_call_id: str, outcome: dict[str, Any]) -> None:
-        self._answer()
-        self._set(session_id, tool_call_id, outcome=outcome)
-
-    def unsettle(self, tool_call_id: str = "c1") -> None:
-        """Forget an outcome, as when the worker died before it could record it."""
-        self.rows["s", tool_call_id] = replace(self.rows["s", tool_call_id], outcome=None)
-
-    def _set(self, session_id: str, tool_call_id: str, **values: Any) -> None:
-        row = self.rows[session_id, tool_call_id]
-        if row.outcome is None:
-            self.rows[session_id, tool_call_id] = replace(row, **json.loads(json.dumps(values)))
-
-    def _answer(self) -> None:
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection, unless one is to fail."""
         if self.away:
             self.away -= 1
             raise BackendUnavailable("Postgres did not answer")
+        async with super().connection() as connection:
+            yield connection
 
 
 @dataclass
@@ -80,17 +46,42 @@ class Scene:
     """One session with a workspace, and what runs its tools."""
 
     folder: Path
+    settings: Settings
     mode: SandboxMode = "workspace_write"
     max_bytes: int = 16_384
     tool_timeout_s: float = 30
     tools: tuple[str, ...] = ()
-    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    session_id: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:10]}")
 
     def __post_init__(self) -> None:
         self.root = self.folder / "ws"
         self.root.mkdir(exist_ok=True)
         self.blobs = FileBlobs(self.folder / "blobs")
+        self.postgres = LeavingPostgres(self.settings.postgres_dsn, max_size=2)
+        self.ledger = Ledger(self.postgres, self.settings.tenant)
         self.activities = ToolActivities(self.blobs, self.ledger, self._config, runtime=())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.postgres.close()
+
+    async def claimed(self, call_id: str = "c1") -> Claim | None:
+        """The ledger's row of a call."""
+        return await self.ledger.effect(self.session_id, call_id)
+
+    async def unsettle(self, call_id: str = "c1") -> None:
+        """Forget an outcome, as when the worker died before it could record it."""
+        async with await psycopg.AsyncConnection.connect(owner_dsn(self.settings.home)) as connection:
+            done = await connection.execute(
+                "UPDATE effects SET outcome = NULL, settled_at = NULL"
+                " WHERE tenant = %s AND session_id = %s AND tool_call_id = %s AND outcome IS NOT NULL",
+                (self.settings.tenant, self.session_id, call_id),
+            )
+            assert done.rowcount == 1
 
     async def _config(self, session_id: str) -> SessionConfig:
         del session_id
@@ -108,7 +99,7 @@ class Scene:
         block = ToolCallBlock(tool_call_id=call_id, name=name, args=args, raw_args=raw)
         response = ModelResponse(model="m", content=(block,), stop_reason="tool_calls")
         ref = await self.blobs.put(response.model_dump_json().encode())
-        return RunTool(session_id="s", turn=1, index=0, tool_call_id=call_id, name=name, response_ref=ref)
+        return RunTool(session_id=self.session_id, turn=1, index=0, tool_call_id=call_id, name=name, response_ref=ref)
 
     async def run(
         self,
@@ -127,7 +118,7 @@ class Scene:
 
     async def inspect(self, name: str = "run_command", call_id: str = "c1") -> ToolOutcome:
         """What the workflow asks when a worker died inside a call."""
-        call = InspectEffect(session_id="s", turn=1, index=0, tool_call_id=call_id, name=name)
+        call = InspectEffect(session_id=self.session_id, turn=1, index=0, tool_call_id=call_id, name=name)
         return await ActivityEnvironment().run(self.activities.inspect_effect, call)
 
     async def seen(self, outcome: ToolOutcome) -> str:

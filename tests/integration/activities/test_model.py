@@ -1,4 +1,4 @@
-"""The model activity over real HTTP: what is sent, what comes back, how it fails; nothing is paid for twice."""
+"""The model activity over real HTTP and the real ledger: what is sent, how it fails; nothing is paid for twice."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.context import Compiled, Contexts
 from activities.model import MAX_ANSWER_BYTES, ModelActivities
 from salience.model.calls import CallModel, ModelAnswer, ModelFailure
 from salience.model.message import CompiledMessage, ModelResponse, ReasoningBlock, TextBlock
-from salience.model.session import ModelSettings
+from salience.model.session import ModelSettings, SessionConfig
 from salience.model.tool import ToolSpec
+from salience.settings import Settings
 from salience.store.blobs import FileBlobs
+from salience.worker import Stores
 from tests.chat_server import ChatServer, Reply, call_delta, chunk, completion, text_stream
-
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 TOOL = ToolSpec(
     name="read_file",
@@ -38,53 +38,50 @@ USAGE = {
     "total_tokens": 127,
     "prompt_tokens_details": {"cached_tokens": 100},
 }
-
-
-@dataclass
-class Context:
-    model_settings: ModelSettings
-    messages: tuple[CompiledMessage, ...] = (
-        CompiledMessage(role="system", content=(TextBlock(text="Be brief."),)),
-        CompiledMessage(role="user", content=(TextBlock(text="Hello"),)),
-    )
-    tools: tuple[ToolSpec, ...] = (TOOL,)
-
-
-@dataclass
-class Shelf:
-    """A ledger and a shelf of one context, in memory."""
-
-    context: Context
-    answers: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict[Any, Any])
-
-    async def stored_answer(self, session_id: str, run_id: str, activity_id: str) -> dict[str, Any] | None:
-        return self.answers.get((session_id, run_id, activity_id))
-
-    async def store_answer(self, session_id: str, run_id: str, activity_id: str, answer: dict[str, Any]) -> None:
-        self.answers[session_id, run_id, activity_id] = json.loads(json.dumps(answer))
-
-    async def compiled(self, session_id: str, bundle_id: str) -> Context:
-        return self.context
+MESSAGES = (
+    CompiledMessage(role="system", content=(TextBlock(text="Be brief."),)),
+    CompiledMessage(role="user", content=(TextBlock(text="Hello"),)),
+)
 
 
 class Desk:
-    """Activities over temporary stores, and calls made through them."""
+    """Activities over the real ledger and one context, and calls made through them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stores: Stores, session_id: str) -> None:
         self.blobs = FileBlobs(folder)
+        self.ledger = stores.ledger
+        self.session_id = session_id
+        self._contexts = Contexts(stores.journal, stores.bundles, self.blobs)
+        self._asked = 0
 
     def activities(self, settings: ModelSettings) -> ModelActivities:
-        self.shelf = Shelf(Context(settings))
-        return ModelActivities(self.blobs, self.shelf, self.shelf)
+        compiled = Compiled(MESSAGES, (TOOL,), settings)
+        config = SessionConfig(cwd="/", model_settings=settings)
+        self._contexts.keep(self.session_id, "", "b", compiled, config)
+        return ModelActivities(self.blobs, self.ledger, self._contexts)
 
-    def environment(self, *, attempt: int = 1) -> ActivityEnvironment:
+    def environment(self, *, activity_id: str = "call", attempt: int = 1) -> ActivityEnvironment:
         environment = ActivityEnvironment()
-        environment.info = replace(environment.info, attempt=attempt)
+        environment.info = replace(environment.info, activity_id=activity_id, attempt=attempt)
         return environment
 
+    def made(self, settings: ModelSettings, call_index: int = 0) -> CallModel:
+        return CallModel(session_id=self.session_id, turn=3, bundle_id="b", call_index=call_index, model=settings.model)
+
+    async def stored(self, environment: ActivityEnvironment) -> dict[str, Any] | None:
+        info = environment.info
+        return await self.ledger.stored_answer(self.session_id, info.workflow_run_id or "", info.activity_id)
+
     async def call(self, settings: ModelSettings, *, call_index: int = 0) -> ModelAnswer:
-        activities = self.activities(settings)
-        return await self.environment().run(activities.call_model, made(settings, call_index))
+        self._asked += 1
+        environment = self.environment(activity_id=str(self._asked))
+        try:
+            answer = await environment.run(self.activities(settings).call_model, self.made(settings, call_index))
+        except ApplicationError:
+            assert await self.stored(environment) is None
+            raise
+        assert await self.stored(environment) == answer.plain()
+        return answer
 
     async def answer(self, settings: ModelSettings) -> tuple[ModelAnswer, ModelResponse]:
         answer = await self.call(settings)
@@ -98,20 +95,17 @@ class Desk:
         assert caught.value.type == failure.kind
         assert "\n" not in failure.message
         assert 0 < len(failure.message.encode()) <= 500
-        assert not self.shelf.answers
         return failure
 
 
-def made(settings: ModelSettings, call_index: int = 0) -> CallModel:
-    return CallModel(session_id="s1", turn=3, bundle_id="b", call_index=call_index, model=settings.model)
+@pytest.fixture
+async def desk(tmp_path: Path, settings: Settings, session_id: str) -> AsyncIterator[Desk]:
+    stores = Stores.of(settings)
+    yield Desk(tmp_path / "blobs", stores, session_id)
+    await stores.postgres.close()
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "blobs")
-
-
-@pytest_asyncio.fixture
 async def server() -> AsyncIterator[ChatServer]:
     async with ChatServer() as server:
         yield server
@@ -376,7 +370,7 @@ async def test_interrupt_ends_the_request(desk: Desk, server: ChatServer, stream
     settings = at(server, stream=stream)
     environment = desk.environment()
     activities = desk.activities(settings)
-    running = asyncio.create_task(environment.run(activities.call_model, made(settings)))
+    running = asyncio.create_task(environment.run(activities.call_model, desk.made(settings)))
     await server.asked.wait()
     await asyncio.sleep(0.5)
     began = time.monotonic()
@@ -385,15 +379,15 @@ async def test_interrupt_ends_the_request(desk: Desk, server: ChatServer, stream
         await running
     await asyncio.wait_for(server.gone.wait(), 5)
     assert time.monotonic() - began < 3
-    assert not desk.shelf.answers
+    assert await desk.stored(environment) is None
 
 
 async def test_stored_answer_is_not_paid_for_twice(desk: Desk, server: ChatServer) -> None:
     server.replies = [text_stream("once"), text_stream("twice")]
     settings = at(server)
     activities = desk.activities(settings)
-    first = await desk.environment().run(activities.call_model, made(settings))
-    second = await desk.environment(attempt=2).run(activities.call_model, made(settings))
+    first = await desk.environment().run(activities.call_model, desk.made(settings))
+    second = await desk.environment(attempt=2).run(activities.call_model, desk.made(settings))
     assert first == second
     assert len(server.requests) == 1
 
@@ -441,7 +435,7 @@ async def test_slow_script_is_interrupted(desk: Desk, tmp_path: Path) -> None:
     settings = ModelSettings(model=f"script:{path}")
     environment = desk.environment()
     activities = desk.activities(settings)
-    running = asyncio.create_task(environment.run(activities.call_model, made(settings, 2)))
+    running = asyncio.create_task(environment.run(activities.call_model, desk.made(settings, 2)))
     await asyncio.sleep(1)
     environment.cancel()
     with pytest.raises(asyncio.CancelledError):
