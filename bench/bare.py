@@ -32,7 +32,10 @@ async def run(lengths: list[int]) -> list[BareTurns]:
         async with Worker(client, task_queue="bare", workflows=[Bare], activities=[empty]):
             for turns in [10, *lengths]:
                 began = time.perf_counter()
-                handle = await client.start_workflow(Bare.run, turns, id=f"bare-{uuid.uuid4().hex}", task_queue="bare")
+                # A session of N turns has three activities more: it is opened, and the answer that ends it is a turn, too.
+                handle = await client.start_workflow(
+                    Bare.run, turns + 1, id=f"bare-{uuid.uuid4().hex}", task_queue="bare"
+                )
                 await handle.result()
                 wall = time.perf_counter() - began
                 size = (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
