@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(os.environ.get("BENCH_PEERS", ROOT.parent / "shared" / "bench-peers"))
@@ -65,8 +66,12 @@ def run(peer: str, lengths: list[int]) -> list[PeerTurns]:
             if len(measured) == len(lengths):
                 break
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        family = [process_ := psutil.Process(process.pid), *process_.children(recursive=True)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)  # a script ends its own servers, if it is let
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
         process.wait()
     return measured
 
