@@ -271,7 +271,7 @@ class ToolActivities:
         return lambda intent: self._ledger.intend(call.session_id, call.tool_call_id, intent)
 
     async def _finished(self, run: _Run, result: Result, config: SessionConfig | None = None) -> ToolOutcome:
-        most = config.context_config.max_tool_result_bytes if config else 16_384
+        most = config.context_config.tool_result_bytes if config else 16_384
         duration_ms = round((time.monotonic() - run.started) * 1000)
         call = run.call
         return await run.after(

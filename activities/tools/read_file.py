@@ -45,7 +45,7 @@ async def _run(site: Site, args: Arguments) -> Result:
             f"{path} is a binary file of {len(content.data)} bytes (sha256 {content.sha256[:HASH_DIGITS]}); "
             "look into it with run_command, for example with file or xxd"
         )
-    return await asyncio.to_thread(_render, path, content, args, site.config.context_config.max_tool_result_bytes)
+    return await asyncio.to_thread(_render, path, content, args, site.config.context_config.tool_result_bytes)
 
 
 def _read(site: Site, named: str) -> tuple[str, Content]:

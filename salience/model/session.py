@@ -96,6 +96,14 @@ class ContextConfig(Frozen):
         """What a prompt may use: the window without the reserve for the answer."""
         return self.context_window_tokens - self.reserved_output_tokens
 
+    @property
+    def tool_result_bytes(self) -> int:
+        """Most bytes of one result that a model sees: one result must not fill a small window, which nothing could mend.
+
+        The latest result is never masked, so half a byte a usable token (about a fifth of the window) is the bound.
+        """
+        return max(512, min(self.max_tool_result_bytes, self.usable_tokens // 2))
+
 
 class PermissionConfig(Frozen):
     """What tools may touch. Approvals are not built yet, so every policy but `never` is refused instead of ignored."""
