@@ -7,17 +7,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities import projection as projected
 from activities.projection import Projector
 from activities.tools.catalog import specs
-from salience.context.builder import Built, build, refs_needed
+from salience.context.builder import Built, build
 from salience.context.epoch import Epoch, EpochState
 from salience.context.inputs import BuildInput
 from salience.context.manifest import assemble
 from salience.context.messages import compile_messages
+from salience.context.view import refs_needed
 from salience.errors import NotFound
 from salience.model import calls
 from salience.model.bundle import BundleManifest
@@ -33,6 +35,7 @@ from salience.store.journal import Journal
 from salience.telemetry.failpoints import failpoint
 from salience.workspace.environment import Surroundings, look_around
 
+_TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 KEPT_EPOCHS = 64
 KEPT_BUNDLES = 64
 
@@ -222,6 +225,16 @@ def _stored(projection: Projection, built: Built) -> projected.Compiled:
     return projected.Compiled(bundles=[bundle], texts=built.texts)
 
 
+async def environment_of(blobs: BlobStore, environment_ref: str) -> tuple[Environment, tuple[ToolSpec, ...]]:
+    """The environment and the tool contracts that a context was built with.
+
+    Raises:
+        NotFound: a blob is gone.
+    """
+    environment = Environment.model_validate_json(await blobs.get(environment_ref))
+    return environment, _TOOLS.validate_json(await blobs.get(environment.tools_ref))
+
+
 def build_input(
     session_id: str,
     turn: int,
@@ -249,6 +262,8 @@ def build_input(
         earlier_runs=projection.workplace.earlier_runs,
         entries=projection.transcript.entries,
         current_request=projection.transcript.current_request,
+        checkpoint=projection.workplace.checkpoint,
+        gauge=projection.workplace.gauge,
         text_of=_not_loaded,
     )
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 
-from pydantic import TypeAdapter
 from temporalio.api.history.v1 import HistoryEvent
 
 from activities.archive import ArchiveManifest, archive_name, unpack
-from activities.context import build_input
-from salience.context.builder import Built, build, refs_needed
+from activities.context import build_input, environment_of
+from salience.context.builder import Built, build
 from salience.context.epoch import Epoch, EpochState
 from salience.context.inputs import BUILDER_VERSION
+from salience.context.view import refs_needed
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.log.chain import Row, fault_of, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model import event as ev
-from salience.model.environment import Environment
-from salience.model.tool import ToolSpec
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles, StoredBundle
@@ -30,8 +28,6 @@ from salience.store.journal import Batch, Journal, Position, Run, event_of
 from salience.store.postgres import Postgres
 from salience.verify import invariants
 from salience.verify.findings import Finding, Report
-
-_TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 @dataclass(slots=True)
@@ -216,6 +212,8 @@ class Verification:
         tally.findings.extend(invariants.files_are_known(events, projection.state))
         tally.findings.extend(invariants.transcript_pairs(projection.transcript.entries))
         stored = await self._journal.load(session_id)
+        if stored is not None and stored.cursor.seq != len(rows):
+            return  # the session went on meanwhile: what is stored now is of more rows than were read
         if stored is not None and stored.state != projection.state:
             tally.add("PRJ-1", "the stored state is not what the events fold to")
         if stored is not None and stored.stats != projection.stats:
@@ -262,8 +260,7 @@ class Verification:
         config = projection.workplace.config
         if config is None:
             raise NotFound(f"session {projection.cursor.session_id} was never configured")
-        environment = Environment.model_validate_json(await self._blobs.get(recorded.bundle.environment_ref))
-        tools = _tools(await self._blobs.get(environment.tools_ref))
+        environment, tools = await environment_of(self._blobs, recorded.bundle.environment_ref)
         inputs = build_input(
             projection.cursor.session_id,
             recorded.bundle.turn,
@@ -413,14 +410,17 @@ def _archived_run(manifest: ArchiveManifest, archive_ref: str) -> Run:
     )
 
 
-def _tools(data: bytes) -> tuple[ToolSpec, ...]:
-    return _TOOLS.validate_json(data)
-
-
 def _refs(payload: ev.Payload) -> list[str]:
     """The blobs a payload names."""
     named = ("text_ref", "original_ref", "response_ref", "output_ref", "full_ref", "diff_ref", "effects_ref")
     refs = [getattr(payload, name, None) for name in named]
-    if isinstance(payload, ev.ContextBuilt):
-        refs.append(payload.bundle.environment_ref)
+    match payload:
+        case ev.ContextBuilt(bundle=bundle):
+            refs.append(bundle.environment_ref)
+        case ev.CompactionCompleted(checkpoint=checkpoint):
+            refs += [checkpoint.record_ref, checkpoint.summary_ref]
+        case ev.CompactionFailed(evidence_ref=evidence):
+            refs.append(evidence)
+        case _:
+            pass
     return [ref for ref in refs if isinstance(ref, str)]

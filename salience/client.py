@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from salience.compaction import Compaction, Refusal
 from salience.errors import BackendUnavailable, InputTooLarge, NotFound, SalienceError, UsageError
 from salience.local import resolve
 from salience.log import prompt as prompts
@@ -35,6 +36,7 @@ from salience.store.record import Record
 from salience.wire import connect
 
 RPC_TIMEOUT = timedelta(seconds=30)
+_Adjusted = TypeVar("_Adjusted", calls.Compacted, calls.RolledBack)
 
 
 class Salience:
@@ -187,6 +189,68 @@ class Salience:
         except NotFound:
             return "closed"
 
+    async def compact(self, session_id: str, *, focus: str = "", window_tokens: int | None = None) -> calls.Compacted:
+        """Compact a session's view between two turns; an ended session gets a run of its own for it (spec EVT-2b).
+
+        Args:
+            focus: what the summary shall pay attention to.
+            window_tokens: the window to compact for, where it is not the session's.
+
+        Returns:
+            The new checkpoint, or why there is none.
+        """
+        asked = calls.CompactRequest(focus=text.mend(focus), window_tokens=window_tokens)
+        return await self._adjust(session_id, "compact", asked, calls.Compacted)
+
+    async def rollback(self, session_id: str, *, to: int | None = None) -> calls.RolledBack:
+        """Deactivate the checkpoint that serves (spec CMP-2).
+
+        Args:
+            to: number of the checkpoint that shall serve, 0 for the full history; None: as far back as fits.
+
+        Returns:
+            What serves now, or why nothing was changed.
+        """
+        return await self._adjust(session_id, "rollback", calls.RollbackRequest(to=to), calls.RolledBack)
+
+    async def plan_compaction(
+        self, session_id: str, *, focus: str = "", window_tokens: int | None = None
+    ) -> Compaction | Refusal:
+        """What `compact` would do now, without doing it.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        from activities.compaction import Compactions
+
+        projection = await self.journal.load(session_id)
+        if projection is None:
+            raise NotFound(f"no session {session_id!r}", mend="salience list")
+        compactions = Compactions(self.journal, self.bundles, self.blobs)
+        return await compactions.plan(
+            session_id, projection, trigger="manual", focus=text.mend(focus), window=window_tokens
+        )
+
+    async def _adjust(self, session_id: str, name: str, asked: Any, result: type[_Adjusted]) -> _Adjusted:
+        """Have a view changed: by the run there is, or by one that does nothing else."""
+        await self._must_exist(session_id)
+        operation = WithStartWorkflowOperation(
+            calls.WORKFLOW_TYPE,
+            calls.SessionStart(resume=True, adjust=True),
+            id=session_id,
+            task_queue=self.settings.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        )
+        try:
+            return await self.temporal.execute_update_with_start_workflow(
+                name, asked, start_workflow_operation=operation, result_type=result
+            )
+        except WorkflowUpdateFailedError as error:
+            raise SalienceError(str(error.cause)) from error
+        except RPCError as error:
+            raise _unavailable(error) from error
+
     async def result(self, session_id: str) -> calls.SessionResult:
         """Wait for the running or latest run to end, through continue-as-new.
 
@@ -216,6 +280,10 @@ class Salience:
     async def context(self, session_id: str, *, at: str | None = None, messages: bool = False) -> ContextBundle:
         """What a model saw, explained; see `salience.store.record.Record.context`."""
         return await self.record.context(session_id, at, messages=messages)
+
+    async def compactions(self, session_id: str) -> Sequence[Event]:
+        """The events that tell of compactions and rollbacks, in order."""
+        return await self.journal.compactions(session_id)
 
     async def artifacts(self, session_id: str) -> Sequence[Artifact]:
         """What the session produced and kept, in order of appearance; bytes are read with `blobs.get`."""

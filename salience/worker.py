@@ -29,6 +29,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.archive import ArchiveActivities
 from activities.attempts import Attempts
+from activities.compaction import CompactionActivities, Compactions
 from activities.context import ContextActivities, Contexts
 from activities.model import ModelActivities
 from activities.projection import Projector
@@ -85,6 +86,9 @@ def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
     archives = ArchiveActivities(stores.journal, histories, projector, stores.blobs)
     sessions = SessionActivities(settings, stores.journal, projector, archives)
     building = ContextActivities(projector, contexts, stores.blobs)
+    compacting = CompactionActivities(
+        projector, Compactions(stores.journal, stores.bundles, stores.blobs), stores.blobs
+    )
     models = ModelActivities(stores.blobs, stores.ledger, contexts)
     tools = ToolActivities(stores.blobs, stores.ledger, contexts.config)
     return Worker(
@@ -98,6 +102,8 @@ def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
             sessions.open_run,
             sessions.project,
             building.build_context,
+            compacting.compact,
+            compacting.rollback,
             models.call_model,
             tools.run_tool,
             tools.inspect_effect,

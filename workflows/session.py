@@ -22,15 +22,20 @@ with workflow.unsafe.imports_passed_through():
     from salience.log.prompt import is_empty, parse_prompt
     from salience.model import calls
     from salience.model.bundle import BundleSummary
+    from salience.model.compaction import CompactionTrigger
     from salience.model.session import Limits, TerminalReason
     from salience.model.state import Plan
     from salience.model.tool import ToolOutcome
     from workflows import calling
+    from workflows.errands import Errands
     from workflows.inbox import Inbox
 
 MAX_HISTORY_EVENTS = 2_000
 """Continue as new beyond this: replay after a worker's death costs about 0.3 ms an event, and it is what people wait for."""
 LONGEST_WAIT_S = 60.0
+MAX_OVERFLOWS = 3
+"""Prompts in a row that the provider calls too long, each after a smaller view, before the run ends (spec CMP-3)."""
+MAX_COMPACTIONS_A_TURN = 2
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,14 @@ class AgentSession:
         carry = self._start.carry or calls.SessionCarry()
         self._take_over(carry)
         self._archiving = False
+        self._turns_taken = 0
         self._running: list[asyncio.Task[Any]] = []
         self._interrupted = False
         self._closing = False
         self._step = "opening"
         self._updates = 0
+        self._errands = Errands()
+        self._compactions = 0
         # Until the record of earlier runs is read, nobody knows which message ids were seen before.
         self._opened = self._start.carry is not None
         self._early: list[str] = []
@@ -83,6 +91,7 @@ class AgentSession:
         self._bundle: BundleSummary | None = carry.last_bundle
         self._plan: Plan | None = carry.plan
         self._tally = carry.tally
+        self._overflows = list(carry.overflows)
         self._answer: calls.ModelAnswer | None = None
 
     # --- the run ----------------------------------------------------------------------------------------------------
@@ -121,7 +130,7 @@ class AgentSession:
             paused = self._paused
             self._take_over(opened.carry)
             self._paused = paused
-            self._transition = "resumed" if start.resume else ""
+            self._transition = "resumed" if start.resume and not start.adjust else ""
         self._admit_early()
         self._limits = opened.limits
         self._tool_classes = dict(opened.tool_classes)
@@ -138,7 +147,14 @@ class AgentSession:
         """Turns until something ends the run."""
         while True:
             self._step = "waiting"
-            await workflow.wait_condition(lambda: self._closing or (self._due and not self._paused))
+            await self._errands.run()
+            if self._start.adjust and not self._turns_taken and not self._due:
+                return End("adjusted")
+            await workflow.wait_condition(
+                lambda: self._closing or bool(self._errands) or (self._due and not self._paused)
+            )
+            if self._errands:
+                continue
             if self._closing:
                 return End("closed")
             if self._should_continue_as_new():
@@ -157,11 +173,20 @@ class AgentSession:
     async def _take_turn(self) -> End | None:
         """One model call and its tools; None when the session goes on or waits for input."""
         self._turn += 1
+        self._turns_taken += 1
         transition = self._transition or "user_input"
         self._transition = ""
         built = await self._build(transition)
+        for again in range(MAX_COMPACTIONS_A_TURN):
+            if built.bundle.decision != "threshold_exceeded":
+                break
+            await self._compact("proactive")
+            built = await self._build("compacted", f".{again + 2}")
         if not built.bundle.fits:
-            return End("context_unfit", built.bundle.problem or "")
+            problem = built.bundle.problem or ""
+            if self._overflows:
+                return End("model_recovery_failed", f"{problem}; tried: {'; '.join(self._overflows)}")
+            return End("context_unfit", problem)
         if await self._stopped():
             return None
         try:
@@ -169,6 +194,7 @@ class AgentSession:
         except ActivityError as error:
             return await self._recover(error)
         self._retries = 0
+        self._overflows.clear()
         self._answer = answer
         if not answer.calls:
             return End("answered")
@@ -180,18 +206,39 @@ class AgentSession:
             return None
         return End("finished") if any(outcome.finish for outcome in outcomes) else None
 
-    async def _build(self, transition: str) -> calls.BuiltContext:
+    async def _build(self, transition: str, again: str = "") -> calls.BuiltContext:
         self._step = "building"
         # From here on an input waits for the next context: this one is built from history up to its own schedule event.
         self._inbox.delivered()
         built = await calling.start(
             calls.BUILD_CONTEXT,
             calls.BuildContext(turn=self._turn, transition=transition),
-            f"t{self._turn}.context",
+            f"t{self._turn}.context{again}",
             calls.BuiltContext,
         )
         self._bundle = built.bundle
         return built
+
+    async def _compact(self, trigger: CompactionTrigger, asked: calls.CompactRequest | None = None) -> calls.Compacted:
+        """Put a summary in the place of older history (spec CMP-3); the view stays as it was where that cannot be."""
+        self._step = "compacting"
+        self._compactions += 1
+        value = calls.Compact(
+            turn=self._turn,
+            trigger=trigger,
+            focus=asked.focus if asked else "",
+            window_tokens=asked.window_tokens if asked else None,
+        )
+        try:
+            return await calling.start(calls.COMPACT, value, f"compact.{self._compactions}", calls.Compacted)
+        except ActivityError as error:
+            return calls.Compacted(kind="activity_failed", message=str(error.cause or error)[:500])
+
+    async def _roll_back(self, asked: calls.RollbackRequest) -> calls.RolledBack:
+        self._step = "rolling_back"
+        self._compactions += 1
+        value = calls.Rollback(to=asked.to)
+        return await calling.start(calls.ROLLBACK, value, f"rollback.{self._compactions}", calls.RolledBack)
 
     async def _call_model(self, bundle: BundleSummary) -> calls.ModelAnswer:
         self._step = "calling_model"
@@ -221,7 +268,7 @@ class AgentSession:
             case "bad_request" | "content_refusal" | "lower_output_needed" | "output_limit":
                 return End("model_bad_request", failure.message)
             case "context_overflow":
-                return End("context_overflow", _sizes(failure))
+                return await self._shrink(failure)
             case _:
                 pass
         if self._retries >= self._limits.max_model_retries:
@@ -232,6 +279,16 @@ class AgentSession:
         self._transition = f"model_retry:{failure.kind}"
         self._step = "waiting_to_retry"
         await self._wait(max(wait, min(failure.retry_after_s or 0, 3600)))
+        return None
+
+    async def _shrink(self, failure: calls.ModelFailure) -> End | None:
+        """The provider says the prompt is too long: compact and ask again, a limited number of times (spec CMP-3)."""
+        if len(self._overflows) >= MAX_OVERFLOWS:
+            tried = "; ".join(self._overflows)
+            return End("model_recovery_failed", f"{_sizes(failure)}; tried: {tried}")
+        done = await self._compact("reactive")
+        self._overflows.append(_attempt(done))
+        self._transition = f"context_overflow:{len(self._overflows)}"
         return None
 
     async def _run_tools(self, answer: calls.ModelAnswer) -> list[ToolOutcome] | None:
@@ -351,7 +408,7 @@ class AgentSession:
     async def _continue_as_new(self) -> None:
         """Hand over at a turn boundary, after every handler has answered: an accepted update would die here otherwise."""
         self._step = "continuing"
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._settle()
         start = self._start.model_copy(
             update={
                 "task": None,
@@ -359,6 +416,7 @@ class AgentSession:
                 "resume": False,
                 "model_settings": None,
                 "limits": None,
+                "adjust": False,
                 "generation": self._start.generation + 1,
                 "carry": self._carry(),
             }
@@ -382,7 +440,14 @@ class AgentSession:
             last_bundle=self._bundle,
             plan=self._plan,
             tally=self._tally,
+            overflows=tuple(self._overflows),
         )
+
+    async def _settle(self) -> None:
+        """Wait until everyone who asked has an answer; errands are done meanwhile, or their askers would wait for ever."""
+        while self._errands or not workflow.all_handlers_finished():
+            await self._errands.run()
+            await workflow.wait_condition(lambda: bool(self._errands) or workflow.all_handlers_finished())
 
     async def _leave(self, end: End) -> bool:
         """Have the run archived after its end, and answer everyone; False when input came in meanwhile."""
@@ -396,8 +461,9 @@ class AgentSession:
                 id=f"archive/{info.workflow_id}/{info.run_id}",
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
             )
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        return end.reason == "closed" or not self._inbox.undelivered or end.reason not in ("answered", "finished")
+        await self._settle()
+        going_on = end.reason in ("answered", "finished", "adjusted")
+        return not (going_on and self._inbox.undelivered)
 
     def _count(self, **added: int) -> None:
         tally = self._tally
@@ -487,6 +553,28 @@ class AgentSession:
         self._closing = True
         self._stop_running()
 
+    @workflow.update(name="compact")
+    async def compact(self, asked: calls.CompactRequest) -> calls.Compacted:
+        """Compact the view between two turns; returns the checkpoint, or why there is none (spec CMP-10)."""
+        self._updates += 1
+        return await self._errands.ask(lambda: self._compact("manual", asked)).result()
+
+    @workflow.signal(name="compact")
+    def compact_signal(self, asked: calls.CompactRequest) -> None:
+        """Compact the view between two turns."""
+        self._errands.ask(lambda: self._compact("manual", asked))
+
+    @workflow.update(name="rollback")
+    async def rollback(self, asked: calls.RollbackRequest) -> calls.RolledBack:
+        """Deactivate the checkpoint that serves, between two turns; returns what serves now, or why nothing changed."""
+        self._updates += 1
+        return await self._errands.ask(lambda: self._roll_back(asked)).result()
+
+    @workflow.signal(name="rollback")
+    def rollback_signal(self, asked: calls.RollbackRequest) -> None:
+        """Deactivate the checkpoint that serves, between two turns."""
+        self._errands.ask(lambda: self._roll_back(asked))
+
     # --- what people ask ------------------------------------------------------------------------------------------------
 
     @workflow.query(name="context")
@@ -547,6 +635,14 @@ def _ending_of(error: ActivityError) -> TerminalReason:
             return "backend_unavailable"
         case _:
             return "internal_error"
+
+
+def _attempt(done: calls.Compacted) -> str:
+    """What a compaction came to, for the account of what was tried."""
+    made = done.checkpoint
+    if made is None:
+        return f"no compaction ({done.kind}: {done.message})"
+    return f"compaction {made.compaction_id} ({made.tokens_before} to {made.tokens_after} tokens)"
 
 
 def _sizes(failure: calls.ModelFailure) -> str:

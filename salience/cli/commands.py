@@ -46,11 +46,16 @@ COMMANDS: dict[str, Entry] = {
     "pause": Entry(WORK, "verbs:pause", "Let a session start nothing further until `resume`."),
     "resume": Entry(WORK, "sessions:resume", "Unpause a session, or start the next run of one that has ended."),
     "close": Entry(WORK, "verbs:close", "End a session; it stays readable and resumable."),
+    "compact": Entry(
+        WORK, "compacting:compact", "Put a summary in the place of older history; the log keeps all of it."
+    ),
+    "rollback": Entry(WORK, "compacting:rollback", "Deactivate a compaction: what it summarised is back in the view."),
     "list": Entry(READ, "reading:list_", "List sessions, the latest change first."),
     "show": Entry(READ, "showing:show", "Show a session and its transcript."),
     "events": Entry(READ, "reading:events", "Print the events of a session's log."),
     "state": Entry(READ, "reading:state", "Show where the work stands, now or at any past event."),
     "context": Entry(READ, "seeing:context", "Show what the model saw, and what was left out and why."),
+    "compactions": Entry(READ, "compacting:compactions", "List a session's compactions: sizes, checks, rollbacks."),
     "stats": Entry(READ, "reading:stats", "Show a session's figures: tokens, time, calls, reductions."),
     "artifact": Entry(READ, "artifacts:group", "List, show and search what a session produced.", group=True),
     "verify": Entry(READ, "verify:verify", "Check a session's record against its raw log."),

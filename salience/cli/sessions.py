@@ -279,6 +279,7 @@ def failure(ending: Ending) -> SalienceError:
 _MENDING = {
     "step_limit": "salience say {id} 'go on' starts the next run",
     "context_unfit": "use a model with a larger window, or give the large part as a file",
+    "model_recovery_failed": "salience resume {id} --model provider/model with a larger window",
     "context_overflow": "start with a smaller --window, as large as the model's own",
     "model_auth": "give the worker's environment the provider's key, restart it, then salience resume {id}",
     "model_rate_limited": "wait, then salience resume {id}",

@@ -1,12 +1,13 @@
 """The context compiler: what a model sees is compiled for each call from the record, and explained (spec CTX)."""
 
-from salience.context.builder import Built, build, prefix_bytes, refs_needed
+from salience.context.builder import Built, build, prefix_bytes
 from salience.context.epoch import Epoch, EpochState
 from salience.context.explain import explain, left_out_rows, section_rows, segment_rows
 from salience.context.inputs import BUILDER_VERSION, BuildInput
 from salience.context.manifest import assemble
 from salience.context.messages import compile_messages
 from salience.context.tokens import Tokenizer, tokenizer_for
+from salience.context.view import refs_needed
 
 __all__ = [
     "BUILDER_VERSION",

@@ -6,45 +6,31 @@ One that does not fit reduces; one that cannot fit says so by name and leaves th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from salience.context.epoch import Epoch, EpochState, Sizes, changed
-from salience.context.eviction import (
-    Reduction,
-    excluded_before,
-    excluded_now,
-    is_left_out,
-    is_masked,
-    reduce,
-    target_of,
-)
-from salience.context.inputs import BUILDER_VERSION, Basis, BuildInput, basis_of, fingerprint_of
-from salience.context.segments import (
-    Part,
-    card_part,
-    entry_part,
-    head_excluded,
-    head_parts,
-    masked_part,
-    note_part,
-)
-from salience.context.tokens import REPLY_OVERHEAD, Tokenizer, tokenizer_for
+from salience.context.budget import Budget, budget_of
+from salience.context.epoch import Epoch, EpochState
+from salience.context.eviction import Reduction, excluded_before, excluded_now, reduce, target_of
+from salience.context.inputs import BUILDER_VERSION, BuildInput
+from salience.context.segments import Part, head_excluded, masked_part
+from salience.context.tokens import REPLY_OVERHEAD, Tokenizer
+from salience.context.view import View, tail_of, view_of
 from salience.model.bundle import (
     BundleManifest,
     BundleSummary,
     BundleTokens,
     Decision,
-    EpochReason,
     Excluded,
     Masks,
-    View,
     bundle_id_of,
 )
+from salience.model.bundle import View as Relation
 from salience.model.canonical import canonical_json, digest_of
 from salience.model.message import CompiledMessage
-from salience.projection.transcript import Entry
 
+LEAST_MESSAGES = 3
+"""A compaction needs at least as many messages in the view (spec CMP-3)."""
 NOTE_ROOM = 120
 """Tokens kept for the budget note, which can only be written once the reduction is known."""
 NAMED_SIZES = 5
@@ -96,25 +82,6 @@ def prefix_bytes(built: Built) -> bytes:
     )
 
 
-def refs_needed(inputs: BuildInput, epoch: Epoch | EpochState | None) -> list[str]:
-    """The digests whose bytes `build` will ask `inputs.text_of` for, each once, in order.
-
-    Args:
-        inputs: the inputs; their `text_of` is not called.
-        epoch: what will be given to `build`.
-    """
-    basis = basis_of(inputs)
-    before, warm = _before(epoch)
-    reason = _reason(before, warm, basis)
-    masks = before.masks if before else Masks()
-    going_on = warm is not None and reason is None and warm.tokenizer is tokenizer_for(basis.model)
-    refs: dict[str, None] = {} if going_on else {file.digest: None for file in basis.instructions}
-    for entry in _entries(inputs, warm.seen if warm and going_on else 0):
-        if entry.ref is not None and not is_left_out(entry, masks) and not is_masked(entry, masks):
-            refs[entry.ref] = None
-    return list(refs)
-
-
 def build(inputs: BuildInput, epoch: Epoch | EpochState | None = None, *, tokenizer: Tokenizer | None = None) -> Built:
     """Compile the next bundle.
 
@@ -130,98 +97,80 @@ def build(inputs: BuildInput, epoch: Epoch | EpochState | None = None, *, tokeni
         KeyError: a text was not preloaded (see `refs_needed`).
         ValueError: the transcript is not the one the warm epoch was built from, or shorter.
     """
-    basis = basis_of(inputs)
-    tokenizer = tokenizer or tokenizer_for(basis.model)
-    before, warm = _before(epoch)
-    reason = _reason(before, warm, basis)
-    if warm is not None and reason is None and warm.tokenizer is tokenizer:
-        if len(inputs.entries) < warm.seen or (warm.seen and not warm.covers(inputs.entries[warm.seen - 1].message_id)):
-            raise ValueError(f"the transcript of {inputs.session_id} is not the one its epoch was built from")
-        current, start = warm, len(warm)
-        current.basis = basis
-        _extend(current, inputs)
-    else:
-        current = Epoch(_state(before, reason, basis), basis, tokenizer, head_parts(inputs, tokenizer))
-        _extend(current, inputs)
-        known = before.entries if before and reason is None else -1
-        start = len(current.head) + sum(part.position < known for part in current.parts) if known >= 0 else 0
-
+    view = view_of(inputs, epoch, tokenizer)
     excluded: list[Excluded] = []
-    if reason is not None:
-        excluded = [*head_excluded(inputs), *excluded_before(current.state.masks, inputs.entries)]
-    tail = _tail(current, inputs)
-    sizes = current.sizes(tail)
+    if view.reason is not None:
+        excluded = [*head_excluded(inputs), *excluded_before(view.epoch.state.masks, inputs.checkpoint)]
+    total = view.tokens
+    context = inputs.config.context_config
+    budget = budget_of(context, inputs.gauge, total=total, epoch=view.epoch.state.number)
     decision: Decision = "below_threshold"
     problem: str | None = None
-    usable = inputs.config.context_config.usable_tokens
-    if sizes.total + REPLY_OVERHEAD > usable:
-        kept = current.kept(inputs.current_request)
-        freeable = sum(part.tokens for part in current.parts if not kept.holds(part.position))
-        total = sizes.total + REPLY_OVERHEAD + (NOTE_ROOM if len(tail) == 1 else 0)
-        fixed = total - freeable
-        if fixed > usable:
-            decision, problem = "unfit", _problem(current, tail, inputs, fixed, usable)
-        else:
-            reduction = reduce(
-                current.parts,
-                current.state.masks,
-                kept,
-                total=total,
-                target=target_of(usable, fixed, inputs.config.context_config.reduce_to),
-                mask=lambda entry: masked_part(entry, tokenizer),
-            )
+    if total > budget.threshold:
+        decision, reduction = _smaller(view, inputs, budget)
+        if reduction is not None:
             excluded = [
                 *head_excluded(inputs),
-                *excluded_before(current.state.masks, inputs.entries),
+                *excluded_before(view.epoch.state.masks, inputs.checkpoint),
                 *excluded_now(reduction.dropped),
             ]
-            current = _reduced(current, reduction, already_new=reason is not None)
-            decision, start = "reduced", 0
-            tail = _tail(current, inputs)
-            sizes = current.sizes(tail)
-    return _built(inputs, current, tail, sizes, decision, problem, start, excluded)
+            reduced = _reduced(view.epoch, reduction, already_new=view.reason is not None)
+            view = View(reduced, tail_of(reduced, inputs), 0, view.reason)
+        elif decision == "unfit":
+            problem = _problem(view.epoch, view.tail, inputs, _fixed(view, inputs), budget.usable)
+        elif total > budget.usable:
+            problem = f"{total} tokens, and {budget.usable} are usable"
+    return _built(inputs, view, budget, decision, problem, excluded)
 
 
-def _before(epoch: Epoch | EpochState | None) -> tuple[EpochState | None, Epoch | None]:
-    return (epoch.state, epoch) if isinstance(epoch, Epoch) else (epoch, None)
+def _smaller(view: View, inputs: BuildInput, budget: Budget) -> tuple[Decision, Reduction | None]:
+    """What is done about a view over the threshold, the gentlest first (design §4).
+
+    Old results are masked where that alone is enough; otherwise a compaction comes; and where none may come or help, a
+    view that fits is sent as it is, and one that does not loses its oldest messages.
+    """
+    total = view.tokens
+    gauge, messages = inputs.gauge, len(inputs.entries)
+    over = total > budget.usable
+    if not over and messages < max(gauge.refused_until, gauge.settled_until):
+        return "cooling_down", None
+    masked = _reduction(view, inputs, total=total, target=budget.target, drop=False)
+    if masked.total <= budget.target:
+        return "reduced", masked
+    enough = len(view.epoch.parts) >= LEAST_MESSAGES
+    if enough and messages >= gauge.refused_until:
+        return "threshold_exceeded", None
+    if not over:
+        return "messages_not_enough", None
+    fixed = _fixed(view, inputs)
+    if fixed > budget.usable:
+        return "unfit", None
+    target = target_of(budget.usable, fixed, budget.target)
+    return "reduced", _reduction(view, inputs, total=total, target=target, drop=True)
 
 
-def _reason(before: EpochState | None, warm: Epoch | None, basis: Basis) -> EpochReason | None:
-    if warm is not None and warm.basis == basis:
-        return None
-    return changed(before, fingerprint_of(basis))
+def _fixed(view: View, inputs: BuildInput) -> int:
+    """Tokens of what may never be evicted, with room for the note that a reduction adds."""
+    kept = view.epoch.kept(inputs.current_request)
+    freeable = sum(part.tokens for part in view.epoch.parts if not kept.holds(part.position))
+    return _with_note(view) - freeable
 
 
-def _state(before: EpochState | None, reason: EpochReason | None, basis: Basis) -> EpochState:
-    if before is not None and reason is None:
-        return before
-    return EpochState(
-        number=before.number + 1 if before else 1,
-        reason=reason or "start",
-        fingerprint=fingerprint_of(basis),
-        # What was masked stays masked: a longer window would bring back only what is stale by now.
-        masks=before.masks if before else Masks(),
+def _with_note(view: View) -> int:
+    return view.tokens + (NOTE_ROOM if len(view.tail) == 1 else 0)
+
+
+def _reduction(view: View, inputs: BuildInput, *, total: int, target: int, drop: bool) -> Reduction:
+    epoch = view.epoch
+    return reduce(
+        epoch.parts,
+        epoch.state.masks,
+        epoch.kept(inputs.current_request),
+        total=total + _with_note(view) - view.tokens,
+        target=target,
+        mask=lambda entry: masked_part(entry, epoch.tokenizer),
+        drop=drop,
     )
-
-
-def _entries(inputs: BuildInput, first: int) -> Iterator[Entry]:
-    return (inputs.entries[at] for at in range(first, len(inputs.entries)))
-
-
-def _extend(epoch: Epoch, inputs: BuildInput) -> None:
-    """Take the new entries in; all parts are made before one is appended, so that a missing text changes nothing."""
-    masks = epoch.state.masks
-    parts: list[Part] = []
-    for entry in _entries(inputs, epoch.seen):
-        if is_left_out(entry, masks):
-            continue
-        if is_masked(entry, masks):
-            parts.append(masked_part(entry, epoch.tokenizer))
-        else:
-            parts.append(entry_part(entry, inputs.text_of, epoch.tokenizer))
-    epoch.extend(parts)
-    if inputs.entries:
-        epoch.take_in(len(inputs.entries), inputs.entries[-1].message_id)
 
 
 def _reduced(epoch: Epoch, reduction: Reduction, *, already_new: bool) -> Epoch:
@@ -231,14 +180,6 @@ def _reduced(epoch: Epoch, reduction: Reduction, *, already_new: bool) -> Epoch:
         update |= {"number": epoch.state.number + 1, "reason": "reduction", "bundle_id": ""}
     state = epoch.state.model_copy(update=update)
     return epoch.reduced(state, reduction.parts)
-
-
-def _tail(epoch: Epoch, inputs: BuildInput) -> tuple[Part, ...]:
-    masks = epoch.state.masks
-    dropped = masks.chatter.messages + masks.prompts.messages
-    note = note_part(dropped, epoch.masked, epoch.state.number, epoch.tokenizer)
-    card = card_part(inputs, epoch.tokenizer)
-    return (card,) if note is None else (card, note)
 
 
 def _problem(epoch: Epoch, tail: Iterable[Part], inputs: BuildInput, fixed: int, usable: int) -> str:
@@ -260,15 +201,15 @@ def _name(part: Part, current: int) -> str:
 
 def _built(
     inputs: BuildInput,
-    epoch: Epoch,
-    tail: tuple[Part, ...],
-    sizes: Sizes,
+    view: View,
+    budget: Budget,
     decision: Decision,
     problem: str | None,
-    start: int,
     excluded: list[Excluded],
 ) -> Built:
+    epoch, tail, start = view.epoch, view.tail, view.start
     state, masks = epoch.state, epoch.state.masks
+    sizes = epoch.sizes(tail)
     bundle_hash = digest_of(
         {
             "builder": BUILDER_VERSION,
@@ -308,7 +249,7 @@ def _built(
     )
     dropped = masks.chatter.messages + masks.prompts.messages
     counts = {"dropped": dropped, "masked": epoch.masked}
-    context = inputs.config.context_config
+    checkpoint = inputs.checkpoint
     summary = BundleSummary(
         bundle_hash=bundle_hash,
         turn=inputs.turn,
@@ -319,17 +260,23 @@ def _built(
         fits=problem is None,
         tokens=BundleTokens(
             total=sizes.total + REPLY_OVERHEAD,
-            window=context.context_window_tokens,
-            reserved=context.reserved_output_tokens,
+            window=budget.window,
+            reserved=budget.reserved,
             by_section=sizes.by_section,
+            measured=budget.measured,
         ),
-        view=View(
-            projection_mode="masked" if dropped or epoch.masked else "full_history",
+        view=Relation(
+            projection_mode="compact_checkpoint"
+            if checkpoint
+            else "masked"
+            if dropped or epoch.masked
+            else "full_history",
             source_message_count=len(inputs.entries),
             history_message_count=len(epoch.parts),
             system_message_count=sum(
                 part.message is not None and part.segment.role in ("system", "developer") for part in epoch.head
             ),
+            checkpoint_id=checkpoint.compaction_id if checkpoint else None,
         ),
         largest=epoch.largest(tail),
         excluded_counts={why: count for why, count in counts.items() if count},

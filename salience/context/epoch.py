@@ -35,6 +35,8 @@ def changed(before: EpochState | None, now: Fingerprint) -> EpochReason | None:
     if before is None:
         return "start"
     was = before.fingerprint
+    if was.checkpoint != now.checkpoint:
+        return "compaction" if now.checkpoint_number > was.checkpoint_number else "rollback"
     if was.model != now.model:
         return "model_changed"
     if was.tools != now.tools:

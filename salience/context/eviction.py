@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from salience.context.groups import groups_of, is_maskable
 from salience.context.segments import Part
 from salience.model.bundle import Excluded, Horizon, Masks
+from salience.model.compaction import Checkpoint
 from salience.projection.transcript import Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a reduction leaves of a transcript."""
+    """What a reduction leaves of a transcript, and the tokens of the whole bundle with it."""
 
     parts: list[Part]
     masks: Masks
     dropped: list[Part]
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,11 @@ class Kept:
         return position >= self.unseen_from or position == self.current
 
 
-def is_left_out(entry: Entry, masks: Masks) -> bool:
-    """Whether an entry is dropped by a mask set."""
-    return entry.position < (masks.prompts if entry.kind == "prompt" else masks.chatter).below
+def is_left_out(entry: Entry, masks: Masks, checkpoint: Checkpoint | None = None) -> bool:
+    """Whether an entry is dropped by a mask set, or summarised by a checkpoint."""
+    if entry.kind == "prompt":
+        return entry.position < max(masks.prompts.below, checkpoint.prompts_from if checkpoint else 0)
+    return entry.position < max(masks.chatter.below, checkpoint.first_kept if checkpoint else 0)
 
 
 def is_masked(entry: Entry, masks: Masks) -> bool:
@@ -47,19 +51,19 @@ def is_masked(entry: Entry, masks: Masks) -> bool:
     return entry.position < masks.results.below and is_maskable(entry)
 
 
-def target_of(usable: int, fixed: int, reduce_to: float) -> int:
+def target_of(usable: int, fixed: int, target: int) -> int:
     """The size a reduction aims at, in tokens.
 
     Args:
         usable: what a prompt may use.
         fixed: what may never be evicted.
-        reduce_to: the configured share of `usable`.
+        target: the configured aim.
 
     Returns:
-        That share; but where what is fixed takes most of it, history keeps half its share of what is left. A lower aim
+        The aim; but where what is fixed takes most of it, history keeps half its share of what is left. A lower aim
         would empty the history at each reduction and reduce again at the next build.
     """
-    return max(int(usable * reduce_to), fixed + int((usable - fixed) * reduce_to / 2))
+    return max(target, fixed + (usable - fixed) * target // max(1, 2 * usable))
 
 
 def reduce(
@@ -70,6 +74,7 @@ def reduce(
     total: int,
     target: int,
     mask: Callable[[Entry], Part],
+    drop: bool = True,
 ) -> Reduction:
     """Make a transcript smaller until the total is at the target or nothing more may go.
 
@@ -80,6 +85,7 @@ def reduce(
         total: tokens of the whole bundle.
         target: tokens to come down to.
         mask: makes the masked part of an entry.
+        drop: whether messages may be left out, where masking is not enough.
     """
     left = list(parts)
     entries = [part.entry for part in parts if part.entry is not None]
@@ -98,7 +104,7 @@ def reduce(
     gone: set[int] = set()
     horizons = {"exchange": masks.chatter, "prompt": masks.prompts}
     groups = groups_of(entries)
-    for kind in ("exchange", "prompt"):
+    for kind in ("exchange", "prompt") if drop else ():
         for group in groups:
             if total <= target:
                 break
@@ -116,6 +122,7 @@ def reduce(
         masks=Masks(results=results, chatter=horizons["exchange"], prompts=horizons["prompt"]),
         # The unmasked parts: what was left out is the message, not the mask made on the way.
         dropped=[parts[at] for at in sorted(gone)],
+        total=total,
     )
 
 
@@ -140,12 +147,24 @@ def excluded_now(dropped: Iterable[Part]) -> list[Excluded]:
     ]
 
 
-def excluded_before(masks: Masks, entries: Sequence[Entry]) -> list[Excluded]:
-    """One entry for each kind of message that earlier epochs left out, as a range.
+def excluded_before(masks: Masks, checkpoint: Checkpoint | None) -> list[Excluded]:
+    """One entry for what a checkpoint stands for, and one for each kind of message that earlier epochs left out.
 
     Each message was listed by name when it was left out; listing all again at each epoch would grow without bound.
     """
     listed: list[Excluded] = []
+    if checkpoint is not None:
+        listed.append(
+            Excluded(
+                segment_id=f"summarised<{checkpoint.first_kept}",
+                section="transcript",
+                role="assistant",
+                source_refs=(f"messages:{checkpoint.from_message_id}..{checkpoint.to_message_id}",),
+                tokens=max(0, checkpoint.tokens_before - checkpoint.tokens_after),
+                why=f"{checkpoint.messages} messages before tr{checkpoint.first_kept} are summarised by compaction"
+                f" {checkpoint.compaction_id}",
+            )
+        )
     for name, role, horizon in (("exchanges", "assistant", masks.chatter), ("prompts", "user", masks.prompts)):
         if horizon.messages:
             listed.append(
@@ -153,7 +172,7 @@ def excluded_before(masks: Masks, entries: Sequence[Entry]) -> list[Excluded]:
                     segment_id=f"{name}<{horizon.below}",
                     section="transcript",
                     role="assistant" if role == "assistant" else "user",
-                    source_refs=(entries[0].event_id, entries[horizon.below - 1].event_id),
+                    source_refs=(f"messages:tr0..tr{horizon.below - 1}",),
                     tokens=horizon.tokens,
                     why=f"{horizon.messages} messages left out by earlier epochs, all {name} before tr{horizon.below}",
                 )

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from salience.model.canonical import digest_of
+from salience.model.compaction import Checkpoint
 from salience.model.environment import EarlierRun, Environment, InstructionFile
 from salience.model.frozen import Frozen
 from salience.model.session import PermissionConfig, SessionConfig
 from salience.model.state import State
 from salience.model.tool import ToolSpec
+from salience.projection.gauge import Gauge
 from salience.projection.transcript import Entry
 
-BUILDER_VERSION = "builder-1"
+BUILDER_VERSION = "builder-2"
 """Raised whenever the same inputs would compile to other bytes; an older bundle is then not comparable."""
 
 
@@ -22,8 +24,9 @@ BUILDER_VERSION = "builder-1"
 class BuildInput:
     """The inputs of one build.
 
-    `entries` is the whole sealed transcript in position order, which only grows between builds. `text_of` gives the
-    bytes of a digest and raises KeyError for one that `refs_needed` did not name.
+    `entries` is the whole sealed transcript in position order, which only grows between builds; those that `checkpoint`
+    summarises are not read. `text_of` gives the bytes of a digest and raises KeyError for one that `refs_needed` did not
+    name. `gauge` says what the provider's answers have taught of sizes.
     """
 
     session_id: str
@@ -39,6 +42,8 @@ class BuildInput:
     earlier_runs: tuple[EarlierRun, ...]
     entries: Sequence[Entry]
     current_request: str
+    checkpoint: Checkpoint | None
+    gauge: Gauge
     text_of: Callable[[str], bytes]
 
 
@@ -52,6 +57,7 @@ class Basis(NamedTuple):
     permissions: PermissionConfig
     hard_constraints: tuple[str, ...]
     earlier_runs: tuple[EarlierRun, ...]
+    checkpoint: Checkpoint | None
 
 
 class Fingerprint(Frozen):
@@ -61,6 +67,8 @@ class Fingerprint(Frozen):
     tools: str
     instructions: str
     earlier_runs: str
+    checkpoint: str = ""
+    checkpoint_number: int = 0
 
 
 def basis_of(inputs: BuildInput) -> Basis:
@@ -74,6 +82,7 @@ def basis_of(inputs: BuildInput) -> Basis:
         permissions=inputs.config.permission_config,
         hard_constraints=inputs.config.hard_constraints,
         earlier_runs=inputs.earlier_runs,
+        checkpoint=inputs.checkpoint,
     )
 
 
@@ -91,4 +100,6 @@ def fingerprint_of(basis: Basis) -> Fingerprint:
         tools=digest_of(sorted((tool.plain() for tool in basis.tools), key=lambda tool: tool["name"]))[:16],
         instructions=digest_of(rules)[:16],
         earlier_runs=digest_of([run.plain() for run in basis.earlier_runs])[:16],
+        checkpoint=basis.checkpoint.compaction_id if basis.checkpoint else "",
+        checkpoint_number=basis.checkpoint.number if basis.checkpoint else 0,
     )

@@ -24,6 +24,7 @@ from salience.log import prompt as prompts
 from salience.model import calls, text
 from salience.model import event as ev
 from salience.model.canonical import digest
+from salience.model.compaction import CompactionChecks
 from salience.model.frozen import Frozen
 from salience.model.session import Limits, ModelSettings, SessionConfig
 from salience.model.tool import FileEffect, ToolClass, ToolOutcome
@@ -314,6 +315,15 @@ class Decoder:
             input=_object(raw),
         )
         self._open[str(event.event_id)] = opened
+        if opened.type == calls.COMPACT:
+            asked = calls.Compact.model_validate(opened.input)
+            yield (
+                "compaction",
+                ev.CompactionStarted(
+                    turn=asked.turn, trigger=asked.trigger, focus=asked.focus, window_tokens=asked.window_tokens
+                ),
+                _NOTHING,
+            )
         if opened.type == calls.CALL_MODEL:
             call = calls.CallModel.model_validate(opened.input)
             yield (
@@ -355,6 +365,10 @@ class Decoder:
                     ),
                     _NOTHING,
                 )
+            case calls.COMPACT:
+                yield _compacted(calls.Compact.model_validate(opened.input), calls.Compacted.model_validate(raw))
+            case calls.ROLLBACK:
+                yield from _rolled_back(calls.RolledBack.model_validate(raw))
             case calls.CALL_MODEL:
                 yield from self._answered(opened, calls.ModelAnswer.model_validate(raw))
             case calls.RUN_TOOL | calls.INSPECT_EFFECT:
@@ -397,7 +411,9 @@ class Decoder:
         attributes = event.activity_task_failed_event_attributes
         opened = self._open.pop(str(attributes.scheduled_event_id))
         failure = attributes.failure
-        if opened.type == calls.CALL_MODEL:
+        if opened.type == calls.COMPACT:
+            yield _compaction_lost(opened, _line(failure.message))
+        elif opened.type == calls.CALL_MODEL:
             raw = wire_json(failure.application_failure_info.details.payloads)
             details = _valid(calls.ModelFailure, raw)
             yield self._model_failed(
@@ -414,7 +430,9 @@ class Decoder:
         which = attributes.failure.timeout_failure_info.timeout_type
         started = which != TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START and opened.attempt > 0
         message = _line(attributes.failure.message)
-        if opened.type == calls.CALL_MODEL:
+        if opened.type == calls.COMPACT:
+            yield _compaction_lost(opened, message)
+        elif opened.type == calls.CALL_MODEL:
             yield self._model_failed(opened, calls.ModelFailure(kind="worker_lost", message=message))
         else:
             yield from self._tool_lost(opened, "timed_out" if started else "not_started", message, started=started)
@@ -422,7 +440,9 @@ class Decoder:
     def _canceled(self, event: HistoryEvent) -> Iterator[_Slotted]:
         attributes = event.activity_task_canceled_event_attributes
         opened = self._open.pop(str(attributes.scheduled_event_id))
-        if opened.type == calls.CALL_MODEL:
+        if opened.type == calls.COMPACT:
+            yield _compaction_lost(opened, "cancelled")
+        elif opened.type == calls.CALL_MODEL:
             yield self._model_failed(opened, calls.ModelFailure(kind="interrupted", message="interrupted by the user"))
         else:
             message = "interrupted by the user" if opened.attempt else "interrupted by the user before it started"
@@ -506,6 +526,57 @@ _CLOSING: Final = frozenset(
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
     }
 )
+
+
+def _compacted(asked: calls.Compact, done: calls.Compacted) -> _Slotted:
+    """The end of a compaction: a checkpoint, or why there is none."""
+    if done.checkpoint is not None:
+        return (
+            "compacted",
+            ev.CompactionCompleted(
+                trigger=asked.trigger,
+                checkpoint=done.checkpoint,
+                policy=done.policy,
+                checks=done.checks or CompactionChecks(),
+                duration_ms=done.duration_ms,
+            ),
+            ev.Causality(compaction_id=done.checkpoint.compaction_id),
+        )
+    failed = ev.CompactionFailed(
+        trigger=asked.trigger,
+        kind=done.kind or "activity_failed",
+        message=done.message,
+        evidence_ref=done.evidence_ref,
+        checks=done.checks,
+        tokens_before=done.tokens_before,
+        duration_ms=done.duration_ms,
+    )
+    return "compaction_failed", failed, _NOTHING
+
+
+def _compaction_lost(opened: OpenActivity, message: str) -> _Slotted:
+    trigger = calls.Compact.model_validate(opened.input).trigger
+    return (
+        "compaction_failed",
+        ev.CompactionFailed(trigger=trigger, kind="activity_failed", message=message),
+        _NOTHING,
+    )
+
+
+def _rolled_back(done: calls.RolledBack) -> Iterator[_Slotted]:
+    """A rollback that was refused changed nothing, so there is nothing to tell."""
+    if done.refused:
+        return
+    yield (
+        "rolled_back",
+        ev.CompactionRolledBack(
+            compaction_id=done.compaction_id,
+            checkpoint=done.checkpoint,
+            tokens_before=done.tokens_before,
+            tokens_after=done.tokens_after,
+        ),
+        ev.Causality(compaction_id=done.compaction_id),
+    )
 
 
 def _outcome(outcome: ToolOutcome) -> Iterator[_Slotted]:

@@ -23,8 +23,18 @@ Section = Literal[
 
 Trust = Literal["system", "user", "project", "model", "untrusted"]
 ProjectionMode = Literal["full_history", "masked", "compact_checkpoint"]
-EpochReason = Literal["start", "resume", "reduction", "model_changed", "tools_changed", "instructions_changed"]
-Decision = Literal["below_threshold", "reduced", "unfit"]
+EpochReason = Literal[
+    "start", "resume", "reduction", "model_changed", "tools_changed", "instructions_changed", "compaction", "rollback"
+]
+Decision = Literal[
+    "below_threshold",
+    "threshold_exceeded",  # over the threshold: a compaction comes before the model call
+    "messages_not_enough",  # over the threshold, with fewer messages than a compaction needs
+    "cooling_down",  # over the threshold shortly after a compaction, a refused one or a rollback
+    "reduced",  # results masked, and as the last resort messages left out
+    "unfit",  # what may not be left out is larger than the window
+]
+"""What a build decided about its size (spec CMP-3)."""
 Rendering = Literal["tools", "text", "response", "result"]
 """How a segment's bytes become a message: the tool contracts (sent beside the messages), a text, a stored
 ModelResponse, a tool result."""
@@ -128,6 +138,9 @@ class BundleTokens(Frozen):
     window: int
     reserved: int
     by_section: dict[str, int]
+    measured: int | None = Field(
+        default=None, description="The total by the provider's own count, where that is larger than the estimate."
+    )
 
 
 class ContextBundle(Frozen):

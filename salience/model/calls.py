@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from salience.model.bundle import BundleSummary
+from salience.model.compaction import Checkpoint, CompactionChecks, CompactionTrigger, RefusalKind
 from salience.model.event import Anchor, ModelFailureKind
 from salience.model.frozen import Frozen, Names, type_of_sequence
 from salience.model.message import StopReason, Usage
@@ -37,6 +38,8 @@ CALL_MODEL: Final = "call_model"
 RUN_TOOL: Final = "run_tool"
 INSPECT_EFFECT: Final = "inspect_effect"
 PROJECT: Final = "project"
+COMPACT: Final = "compact"
+ROLLBACK: Final = "rollback"
 AWAIT_CLOSE: Final = "await_close"
 ARCHIVE_RUN: Final = "archive_run"
 LIST_UNARCHIVED: Final = "list_unarchived"
@@ -99,6 +102,7 @@ class SessionCarry(Frozen):
     tool_classes: dict[str, ToolClass] = Field(default_factory=dict[str, ToolClass])
     model: str = ""
     last_bundle: BundleSummary | None = None
+    overflows: Names = Field(default=(), description="What was tried since the provider last took a prompt.")
 
 
 class SessionStart(Frozen):
@@ -109,6 +113,10 @@ class SessionStart(Frozen):
     model: str | None = Field(default=None, description="provider/model, when no config is given.")
     config: SessionConfig | None = None
     resume: bool = Field(default=False, description="The session has ended before; go on with its record.")
+    adjust: bool = Field(
+        default=False,
+        description="Only compact or roll back what is asked for, then end; call no model unless told to.",
+    )
     model_settings: ModelSettings | None = Field(
         default=None, alias="model_config", description="A new model, at resume."
     )
@@ -165,6 +173,62 @@ class BuiltContext(Frozen):
     bundle: BundleSummary
     source: Anchor
     duration_ms: int = 0
+
+
+class Compact(Frozen):
+    """Make a checkpoint of the view as it stands."""
+
+    session_id: SessionId = OWN
+    turn: int
+    trigger: CompactionTrigger
+    focus: str = ""
+    window_tokens: int | None = Field(default=None, description="Compact for this window instead of the session's.")
+
+
+class Compacted(Frozen):
+    """The new checkpoint, or why there is none."""
+
+    checkpoint: Checkpoint | None = None
+    policy: str = ""
+    checks: CompactionChecks | None = None
+    kind: RefusalKind | None = None
+    message: str = ""
+    evidence_ref: str | None = None
+    tokens_before: int = 0
+    duration_ms: int = 0
+
+
+class CompactRequest(Frozen):
+    """What a person asks of a compaction (spec CMP-10)."""
+
+    focus: str = Field(default="", max_length=2_000)
+    window_tokens: int | None = Field(default=None, ge=1_000, le=100_000_000)
+
+
+class Rollback(Frozen):
+    """Deactivate the checkpoint that serves."""
+
+    session_id: SessionId = OWN
+    to: int | None = Field(
+        default=None,
+        description="Number of the checkpoint that shall serve, 0: the full history; None: as far as fits.",
+    )
+
+
+class RolledBack(Frozen):
+    """What serves now, or why nothing was changed."""
+
+    compaction_id: str = ""
+    checkpoint: Checkpoint | None = None
+    tokens_before: int = 0
+    tokens_after: int = 0
+    refused: str = ""
+
+
+class RollbackRequest(Frozen):
+    """What a person asks of a rollback (spec CMP-2)."""
+
+    to: int | None = Field(default=None, ge=0)
 
 
 class CallModel(Frozen):
@@ -262,13 +326,3 @@ class Unarchived(Frozen):
     """Runs that closed without an archive workflow of their own."""
 
     runs: Annotated[tuple[ArchiveRun, ...], type_of_sequence] = ()
-
-
-__all__ = [
-    "ARCHIVE_RUN", "ARCHIVE_WORKFLOW_TYPE", "AWAIT_CLOSE", "BUILD_CONTEXT", "CALL_MODEL", "INSPECT_EFFECT",
-    "LIST_UNARCHIVED", "MAX_PAYLOAD_BYTES", "MAX_PROMPT_BYTES", "OPEN_RUN", "PREVIEW_BYTES", "PROJECT", "REPORTED_FAILURES",
-    "RUN_TOOL",
-    "SPILL_BYTES", "TASK_QUEUE", "WORKFLOW_TYPE", "ArchiveRun", "Archived", "BuildContext", "BuiltContext", "CallModel",
-    "CallPreview", "InspectEffect", "ModelAnswer", "ModelFailure", "Names", "OpenRun", "OpenedRun", "Project",
-    "Projected", "Prompt", "Receipt", "RunTool", "SessionCarry", "SessionResult", "SessionStart", "Tally", "Unarchived",
-]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field, SerializeAsAny, model_validator
 
 from salience.model.bundle import BundleSummary
+from salience.model.compaction import Checkpoint, CompactionChecks, CompactionTrigger, RefusalKind
 from salience.model.frozen import Frozen, type_of_sequence
 from salience.model.message import StopReason, Usage
 from salience.model.session import Limits, ModelSettings, SessionConfig, TerminalReason
@@ -271,13 +272,59 @@ class StateUpdated(Payload):
     patch: StatePatch
 
 
+class CompactionStarted(Payload):
+    """A compaction of the view was begun; its outcome follows as CompactionCompleted or CompactionFailed."""
+
+    actor = "system"
+    turn: int
+    trigger: CompactionTrigger
+    focus: str = ""
+    window_tokens: int | None = Field(
+        default=None, description="The window to compact for, where it is not the session's."
+    )
+
+
+class CompactionCompleted(Payload):
+    """A checkpoint became active: from here on contexts are compiled with its summary instead of what it stands for."""
+
+    actor = "system"
+    trigger: CompactionTrigger
+    checkpoint: Checkpoint
+    policy: str
+    checks: CompactionChecks
+    duration_ms: int = 0
+
+
+class CompactionFailed(Payload):
+    """No checkpoint came of it, and the view stays as it was; a record that failed its checks is kept as evidence."""
+
+    actor = "system"
+    trigger: CompactionTrigger
+    kind: RefusalKind
+    message: str
+    evidence_ref: str | None = None
+    checks: CompactionChecks | None = None
+    tokens_before: int = 0
+    duration_ms: int = 0
+
+
+class CompactionRolledBack(Payload):
+    """The checkpoint that was active serves no longer; the one below does, or the full history is back (spec CMP-2)."""
+
+    actor = "user"
+    compaction_id: str
+    checkpoint: Checkpoint | None = Field(default=None, description="What serves now; None: the full history.")
+    tokens_before: int
+    tokens_after: int
+
+
 PAYLOADS: dict[str, type[Payload]] = {
     cls.__name__: cls
     for cls in (
         SessionStarted, SessionConfigured, UserPromptSubmitted, SessionPaused, SessionResumed, SessionForked,
         TurnInterrupted, SessionEnded, ContextBuilt, ModelRequestStarted, ModelResponseReceived, ModelRequestFailed,
         ToolCallRequested, ToolCallStarted, ToolCallFinished, ToolCallFailed, FileRead, FileWritten, DiffApplied,
-        StateUpdated,
+        StateUpdated, CompactionStarted, CompactionCompleted, CompactionFailed, CompactionRolledBack,
     )
 }  # fmt: skip
 """The closed union: an event type is here exactly when something emits it."""

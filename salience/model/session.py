@@ -10,8 +10,11 @@ from salience.model.frozen import Frozen, Names
 
 SessionStatus = Literal["active", "paused", "completed", "failed", "archived"]
 BranchType = Literal["main", "fork", "subagent", "what_if"]
+COMPRESSION_THRESHOLD = 0.8
+MIN_ROUNDS = 2
 SandboxMode = Literal["read_only", "workspace_write", "danger_full_access"]
 ApprovalPolicy = Literal["never", "on_request", "on_failure", "always"]
+CompressionPolicy = Literal["deterministic-1"]
 
 TerminalReason = Literal[
     "answered",  # the model replied without calling a tool and nothing was waiting
@@ -19,7 +22,9 @@ TerminalReason = Literal[
     "closed",  # the user closed the session
     "step_limit",  # the model-call limit of this run was reached
     "context_unfit",  # what may never be evicted exceeds the window (CTX-3)
-    "context_overflow",  # the provider says the prompt is too long
+    "model_recovery_failed",  # the provider says the prompt is too long, and compacting has not helped (CMP-3)
+    "context_overflow",  # the same in runs of releases without compaction
+    "adjusted",  # a run that only compacted or rolled back the view of an ended session
     "model_auth",  # missing or refused credentials
     "model_rate_limited",  # still rate limited after the last wait
     "model_unavailable",  # the provider refused connections, timed out or failed, after the last wait
@@ -31,7 +36,7 @@ TerminalReason = Literal[
 ]
 """Every way a run of a session can end (spec LOOP-1)."""
 
-GOOD_ENDINGS: frozenset[str] = frozenset({"answered", "finished", "closed"})
+GOOD_ENDINGS: frozenset[str] = frozenset({"answered", "finished", "closed", "adjusted"})
 """Reasons that leave the session `completed`; all others leave it `failed`, and every one leaves it resumable."""
 
 
@@ -73,7 +78,28 @@ class ContextConfig(Frozen):
     context_window_tokens: int = Field(default=128_000, ge=1_000)
     reserved_output_tokens: int = Field(default=4_096, ge=0)
     reduce_to: float = Field(
-        default=0.6, gt=0, lt=1, description="Share of the usable window that a reduction aims at."
+        default=0.6, gt=0, lt=1, description="Share of the usable window that a reduction or compaction aims at."
+    )
+    # What came after the first release is None where nothing was said, so that what was recorded before decodes as it did.
+    compression_threshold: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of the usable window beyond which the view is made smaller; None: 0.8.",
+    )
+    compression_policy_id: CompressionPolicy | None = Field(
+        default=None, description="How a compaction record is written; None: `deterministic-1`, by code from the state."
+    )
+    max_recent_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="Verbatim history that a compaction aims to keep; None: a quarter of the usable window.",
+    )
+    min_rounds: int | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        description="Latest rounds (a user message and its work) that stay, where they fit; None: 2.",
     )
     max_instruction_bytes: int = Field(
         default=32_768, ge=0, description="Most bytes of project instructions that are read."

@@ -11,11 +11,13 @@ from salience.log.decode import Cursor
 from salience.model import event as ev
 from salience.model import text
 from salience.model.artifact import Artifact
+from salience.model.compaction import Checkpoint
 from salience.model.environment import EarlierRun
 from salience.model.frozen import Frozen, type_of_sequence
 from salience.model.session import GOOD_ENDINGS, SessionConfig, SessionStatus
 from salience.model.state import State
 from salience.model.stats import Stats
+from salience.projection.gauge import Gauge, fold_gauge
 from salience.projection.state import fold_state
 from salience.projection.stats import fold_stats
 from salience.projection.transcript import OpenTranscript, Transcript
@@ -41,6 +43,11 @@ class Workplace(Frozen):
     built_epoch: dict[str, Any] | None = Field(
         default=None, description="{bundle_id, state} of a build not yet in the log."
     )
+    checkpoint: Checkpoint | None = Field(default=None, description="The checkpoint that serves; the top of the stack.")
+    checkpoint_event_id: str = ""
+    compactions: int = Field(default=0, description="Checkpoints that were ever made, rolled-back ones included.")
+    gauge: Gauge = Field(default_factory=lambda: Gauge())
+    environment_ref: str = Field(default="", description="Environment of the context that was built last.")
     last_words: str = ""
     first_prompt: str = ""
     run_turns: int = 0
@@ -99,14 +106,18 @@ class Projection:
 
     def fold(self, event: ev.Event) -> None:
         """Take one event in."""
-        self.workplace = _fold_workplace(self.workplace, event)
+        self.workplace = _fold_workplace(self.workplace, event, self.transcript.open.length)
         self.state = fold_state(self.state, event)
         self.stats = fold_stats(self.stats, event, started_at=self.workplace.run_started_at or None)
         self.transcript.fold(event)
 
 
-def _fold_workplace(workplace: Workplace, event: ev.Event) -> Workplace:
-    change: dict[str, Any] = {"leaf_event_id": event.event_id, "updated_at": event.timestamp}
+def _fold_workplace(workplace: Workplace, event: ev.Event, messages: int) -> Workplace:
+    change: dict[str, Any] = {
+        "leaf_event_id": event.event_id,
+        "updated_at": event.timestamp,
+        "gauge": fold_gauge(workplace.gauge, event, messages),
+    }
     match event.payload:
         case ev.SessionStarted(config=config):
             change |= {"created_at": event.timestamp, "run_started_at": event.timestamp, "status": "active"}
@@ -126,7 +137,9 @@ def _fold_workplace(workplace: Workplace, event: ev.Event) -> Workplace:
             if not workplace.first_prompt:
                 change["first_prompt"] = text.preview(prompt.text, 300)
         case ev.ContextBuilt(bundle=bundle):
-            change |= {"turn": bundle.turn, "run_turns": workplace.run_turns + 1}
+            change |= {"turn": bundle.turn, "environment_ref": bundle.environment_ref}
+            if bundle.turn != workplace.turn:
+                change["run_turns"] = workplace.run_turns + 1
             built = workplace.built_epoch
             if built is not None and built["bundle_id"] == bundle.bundle_id:
                 # Only a build that the log has counts: one whose run ended first never happened for the next.
@@ -137,6 +150,21 @@ def _fold_workplace(workplace: Workplace, event: ev.Event) -> Workplace:
                 change["last_words"] = answer.text_preview
         case ev.ModelRequestFailed():
             change["finished_model_calls"] = workplace.finished_model_calls + 1
+        case ev.CompactionCompleted(checkpoint=checkpoint):
+            change |= {
+                "checkpoint": checkpoint,
+                "checkpoint_event_id": event.event_id,
+                "compactions": workplace.compactions + 1,
+            }
+        case ev.CompactionRolledBack(checkpoint=checkpoint):
+            change |= {"checkpoint": checkpoint, "checkpoint_event_id": event.event_id}
+        case ev.SessionEnded(reason="adjusted"):
+            # The work stands as its last run left it: this one has only changed the view.
+            before = workplace.earlier_runs[-1] if workplace.earlier_runs else None
+            change |= {
+                "status": "completed" if before is None or before.reason in GOOD_ENDINGS else "failed",
+                "end_reason": before.reason if before else "adjusted",
+            }
         case ev.SessionEnded() as ended:
             run = EarlierRun(
                 run_id=event.run_id,
@@ -185,6 +213,14 @@ def artifacts_of(event: ev.Event) -> list[Artifact]:
             if diff.effects_ref:
                 summary = f"the {diff.files} files that {diff.tool_call_id} touched"
                 found.append((f"effects:{diff.tool_call_id}", "dataset", diff.effects_ref, summary, 0))
+        case ev.CompactionCompleted(checkpoint=checkpoint):
+            name = f"compaction:{checkpoint.compaction_id}"
+            summary = f"record of {checkpoint.messages} summarised messages"
+            found.append((name, "dataset", checkpoint.record_ref, summary, 0))
+        case ev.CompactionFailed(evidence_ref=evidence):
+            if evidence is not None:
+                summary = "a compaction record that failed its checks"
+                found.append((f"compaction:refused:{event.seq}", "dataset", evidence, summary, 0))
         case ev.UserPromptSubmitted() as prompt:
             if prompt.text_ref:
                 summary = text.preview(prompt.text, 100)

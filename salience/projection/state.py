@@ -71,6 +71,10 @@ def _change(state: State, event: ev.Event) -> dict[str, Any]:
                 retries=earlier[-1].retries + 1 if earlier else 0,
             )
             return {**_output(state, failed), "tool_failures": (*state.tool_failures, failure)[-KEPT_FAILURES:]}
+        case ev.CompactionCompleted(checkpoint=checkpoint):
+            return {"last_compaction_id": checkpoint.compaction_id}
+        case ev.CompactionRolledBack(checkpoint=checkpoint):
+            return {"last_compaction_id": checkpoint.compaction_id if checkpoint else None}
         case ev.StateUpdated(patch=patch):
             if patch.plan is None:
                 return {}

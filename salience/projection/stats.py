@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from salience.model import event as ev
-from salience.model.stats import LatencyStats, Stats, TokenStats, ToolStats
+from salience.model.compaction import Checkpoint
+from salience.model.stats import CompressionStats, LatencyStats, Stats, TokenStats, ToolStats
 
 
 def fold_stats(stats: Stats, event: ev.Event, *, started_at: str | None = None) -> Stats:
@@ -44,6 +45,8 @@ def fold_stats(stats: Stats, event: ev.Event, *, started_at: str | None = None) 
         case ev.ToolCallFailed(kind=kind, duration_ms=duration):
             change["tools"] = _tools(stats.tools, failed=1, outcome_unknown=int(kind == "outcome_unknown"))
             change["latency"] = _latency(stats.latency, tool_ms=duration)
+        case ev.CompactionCompleted(checkpoint=checkpoint):
+            change["compression"] = _compression(stats.compression, checkpoint)
         case ev.SessionEnded():
             if started_at is not None:
                 change["latency"] = _latency(stats.latency, end_to_end_ms=_between_ms(started_at, event.timestamp))
@@ -54,6 +57,13 @@ def fold_stats(stats: Stats, event: ev.Event, *, started_at: str | None = None) 
 
 def _tokens(tokens: TokenStats, *, window: int, used: int, reserved: int) -> TokenStats:
     return tokens.model_copy(update={"window": window, "used": used, "reserved": reserved})
+
+
+def _compression(compression: CompressionStats, checkpoint: Checkpoint) -> CompressionStats:
+    before = compression.tokens_before + checkpoint.tokens_before
+    after = compression.tokens_after + checkpoint.tokens_after
+    ratio = round(after / before, 4) if before else None
+    return CompressionStats(count=compression.count + 1, tokens_before=before, tokens_after=after, ratio=ratio)
 
 
 def _latency(latency: LatencyStats, **added: int) -> LatencyStats:

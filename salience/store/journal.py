@@ -12,7 +12,8 @@ import psycopg
 from salience.errors import JournalConflict, NotFound
 from salience.log.chain import Row
 from salience.model.artifact import Artifact
-from salience.model.event import Event
+from salience.model.compaction import Checkpoint
+from salience.model.event import CompactionCompleted, Event
 from salience.projection.projection import Projection, SavedProjection
 from salience.projection.transcript import Entry, Transcript
 from salience.store.bundles import StoredBundle
@@ -273,6 +274,24 @@ class Journal:
         """The stored transcript, in order."""
         async with self._postgres.connection() as connection:
             return await self._entries(connection, session_id)
+
+    async def checkpoints(self, session_id: str) -> list[Checkpoint]:
+        """Every checkpoint the session ever had, first to last, rolled-back ones included."""
+        return [
+            event.payload.checkpoint
+            for event in await self.compactions(session_id)
+            if isinstance(event.payload, CompactionCompleted)
+        ]
+
+    async def compactions(self, session_id: str) -> list[Event]:
+        """The events that tell of compactions, in order."""
+        async with self._postgres.connection() as connection:
+            found = await connection.execute(
+                f"SELECT {_ROW} FROM events WHERE tenant = %s AND session_id = %s AND type LIKE 'Compaction%%'"
+                " AND payload IS NOT NULL ORDER BY seq",
+                (self._tenant, session_id),
+            )
+            return [event_of(Row(*row)) for row in await found.fetchall()]
 
     async def artifacts(self, session_id: str) -> list[Artifact]:
         """The session's artifacts, in order of appearance."""

@@ -14,6 +14,8 @@ NAMES = (
     "context.before_project",
     "context.after_project",
     "context.after_build",
+    "compact.before_record",
+    "compact.after_record",
     "model.before_call",
     "model.after_call",
     "model.after_store",

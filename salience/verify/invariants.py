@@ -64,7 +64,7 @@ def message_pairs(messages: Iterable[Message]) -> list[Finding]:
 def keeps_pending_calls(record: CompactionRecord, messages: Iterable[Message]) -> list[Finding]:
     """INV 2: no pending tool call is removed by a compaction."""
     answered = {b.tool_call_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)}
-    removed = set(record.removed_message_ids)
+    removed = set(record.provenance.message_ids)
     return [
         _finding("INV 2", f"{record.compaction_id} removes the pending call {block.tool_call_id}")
         for message in messages

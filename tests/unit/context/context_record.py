@@ -14,6 +14,7 @@ from salience.model.message import ModelResponse, TextBlock, ToolCallBlock
 from salience.model.session import ContextConfig, SessionConfig
 from salience.model.state import Goal, State
 from salience.model.tool import ToolSpec
+from salience.projection.gauge import Gauge
 from salience.projection.transcript import Entry
 
 BASH = ToolSpec(
@@ -22,6 +23,8 @@ BASH = ToolSpec(
     parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
     tool_class="effect",
 )
+NO_COMPACTION = Gauge(refused_until=2**40)
+"""As after a compaction that was refused: what does not fit is reduced."""
 READ = ToolSpec(name="read_file", description="Read a file.", parameters={"type": "object"}, tool_class="read")
 
 
@@ -138,6 +141,8 @@ class Record:
             "earlier_runs": (),
             "entries": list(self.entries),
             "current_request": self.current_request,
+            "checkpoint": None,
+            "gauge": NO_COMPACTION,
             "text_of": self.text_of,
         }
         return BuildInput(**{**values, **changes})

@@ -8,7 +8,7 @@ import pytest
 
 from salience.model import event as ev
 from salience.model.bundle import Segment
-from salience.model.compaction import CompactionRecord, SummarizedRange
+from salience.model.compaction import CompactionRecord, RecordGoal, RecordProvenance, SummarizedRange
 from salience.model.message import Message, Provenance, SummaryBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from salience.model.state import Goal, State, StateArtifact
 from salience.projection.transcript import Entry
@@ -53,8 +53,11 @@ def record(**change: Any) -> CompactionRecord:
         "compaction_id": "c1",
         "session_id": "s",
         "summarized_range": SummarizedRange(from_message_id="m1", to_message_id="m2"),
-        "first_kept_message_id": "m3",
-        "summary_message_id": "sum",
+        "first_kept_message": "m3",
+        "tokens_before": 2,
+        "tokens_after": 1,
+        "goal": RecordGoal(user_goal="g", current_task="t"),
+        "provenance": RecordProvenance(policy="deterministic-1"),
         **change,
     }
     return CompactionRecord(**fields)
@@ -90,7 +93,7 @@ def test_1_for_the_transcript() -> None:
 def test_2_pending_calls_stay() -> None:
     pending = message("m1", ToolCallBlock(tool_call_id="a", name="read_file"))
     result = message("m2", ToolResultBlock(tool_call_id="a"), role="tool")
-    removing = record(removed_message_ids=("m1", "m2"))
+    removing = record(provenance=RecordProvenance(policy="p", message_ids=("m1", "m2")))
     assert invariants.keeps_pending_calls(removing, [pending, result]) == []
     (finding,) = invariants.keeps_pending_calls(removing, [pending])
     assert (finding.rule, "pending call a" in finding.message) == ("INV 2", True)

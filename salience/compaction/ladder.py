@@ -1,0 +1,236 @@
+"""A compaction ends in a view that fits, measured by compiling it, or in a refusal that names what is too large (spec CMP-9).
+
+The rungs differ in how much they keep verbatim and how much they say; each is smaller than the one before, and the last
+keeps nothing but what must stay. None needs a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from salience.compaction.checks import check
+from salience.compaction.cut import Cut, cut_of
+from salience.compaction.record import POLICY, record_of
+from salience.compaction.text import text_of_record
+from salience.context.budget import Budget, budget_of
+from salience.context.epoch import EpochState
+from salience.context.inputs import BuildInput
+from salience.context.view import View, view_of
+from salience.model.canonical import canonical_json, digest, digest_of
+from salience.model.compaction import (
+    Checkpoint,
+    CompactionChecks,
+    CompactionRecord,
+    CompactionTrigger,
+    RefusalKind,
+)
+from salience.model.session import MIN_ROUNDS
+from salience.projection.transcript import Entry
+
+MIN_FREED = 0.1
+"""Share of the usable window that a compaction must free, unless a person asked for it."""
+BYTES_A_TOKEN = 3
+"""Of summary text, on the safe side: it holds paths and digests."""
+NAMED_SIZES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """Shares of what a compaction keeps: of the recent history, and of the usable window."""
+
+    recent: float
+    prompts: float
+    summary: float
+
+
+LADDER = (_Rung(1, 0.15, 0.12), _Rung(0.5, 0.10, 0.08), _Rung(0.2, 0.05, 0.05), _Rung(0, 0.02, 0.03))
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A checkpoint that may be used, with what it names: record and text lie nowhere yet."""
+
+    checkpoint: Checkpoint
+    record: CompactionRecord
+    text: str
+    checks: CompactionChecks
+
+    @property
+    def blobs(self) -> tuple[bytes, bytes]:
+        """Record and text as bytes, in the order of `record_ref` and `summary_ref`."""
+        return canonical_json(self.record.plain()), self.text.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No checkpoint, and why; `record` is kept as evidence when it failed its checks."""
+
+    kind: RefusalKind
+    message: str
+    tokens_before: int = 0
+    record: CompactionRecord | None = None
+    checks: CompactionChecks | None = None
+
+
+def compact(
+    inputs: BuildInput,
+    epoch: EpochState | None,
+    previous: CompactionRecord | None,
+    *,
+    generation: int,
+    trigger: CompactionTrigger,
+    focus: str = "",
+    window: int | None = None,
+) -> Compaction | Refusal:
+    """Compact the view of a session as it stands.
+
+    Args:
+        inputs: what a build at this moment would get, texts included.
+        epoch: the state of the running epoch.
+        previous: the record of the checkpoint that serves.
+        generation: how many checkpoints there were in this session, this one included; it makes the id unique.
+        trigger: why; a person's wish need not free a stated share.
+        focus: what the user asked to pay attention to.
+        window: the window to compact for, in tokens, where it is not the session's.
+    """
+    view = view_of(inputs, epoch)
+    before = view.tokens
+    budget = budget_of(
+        inputs.config.context_config, inputs.gauge, total=before, epoch=view.epoch.state.number, window=window
+    )
+    best: Compaction | None = None
+    failed: Refusal | None = None
+    for rung in LADDER:
+        cut = _cut(view, inputs, budget, rung, trigger)
+        if cut is None:
+            continue
+        made = _made(inputs, view, cut, previous, budget, rung, generation, focus)
+        if not made.checks.passed:
+            message = f"the record fails its checks: {'; '.join(made.checks.problems[:3])}"
+            failed = failed or Refusal("check_failed", message, before, made.record, made.checks)
+            continue
+        if best is None or made.checkpoint.tokens_after < best.checkpoint.tokens_after:
+            best = made
+        if best.checkpoint.tokens_after <= budget.target:
+            break
+    return _judged(view, budget, trigger, best, failed)
+
+
+def _judged(
+    view: View, budget: Budget, trigger: CompactionTrigger, best: Compaction | None, failed: Refusal | None
+) -> Compaction | Refusal:
+    before = view.tokens
+    if best is None:
+        nothing = "no completed exchange stands before what must stay verbatim"
+        return failed or Refusal("nothing_to_summarise", nothing, before)
+    after = best.checkpoint.tokens_after
+    if after > budget.usable:
+        largest = ", ".join(
+            f"{name} {tokens}" for name, tokens in list(view.epoch.largest(view.tail).items())[:NAMED_SIZES]
+        )
+        message = (
+            f"the smallest view has {after} tokens and {budget.usable} are usable; the largest segments: {largest}"
+        )
+        return Refusal("does_not_fit", message, before)
+    least = 1 if trigger == "manual" else max(1, int(budget.usable * MIN_FREED))
+    if before - after < least:
+        message = f"the smallest view has {after} of {before} tokens, which frees less than {least}"
+        return Refusal("frees_too_little", message, before)
+    return best
+
+
+def _cut(view: View, inputs: BuildInput, budget: Budget, rung: _Rung, trigger: CompactionTrigger) -> Cut | None:
+    parts = view.epoch.parts
+    held = sum(part.tokens for part in parts)
+    fixed = view.tokens - held
+    summary = int(budget.usable * rung.summary)
+    recent = int(budget.recent * rung.recent)
+    if trigger == "manual":
+        # Someone wants a smaller view now, also of a history that is still short.
+        recent = min(recent, held // 2)
+    return cut_of(
+        parts,
+        view.epoch.kept(inputs.current_request),
+        recent=recent,
+        prompts=int(budget.usable * rung.prompts),
+        rounds=_rounds(inputs) if rung.recent else 0,
+        room=max(0, budget.target - fixed - summary),
+        needed=max(1, view.tokens + summary - budget.target) if trigger != "manual" else 1,
+    )
+
+
+def _rounds(inputs: BuildInput) -> int:
+    asked = inputs.config.context_config.min_rounds
+    return MIN_ROUNDS if asked is None else asked
+
+
+def _made(
+    inputs: BuildInput,
+    view: View,
+    cut: Cut,
+    previous: CompactionRecord | None,
+    budget: Budget,
+    rung: _Rung,
+    generation: int,
+    focus: str,
+) -> Compaction:
+    """The checkpoint of one cut, its sizes measured by compiling the view it gives."""
+    serving = inputs.checkpoint
+    first = serving.first_kept if serving else 0
+    entries = [inputs.entries[at] for at in range(first, cut.first_kept)]
+    kept = [inputs.entries[at] for at in range(cut.first_kept, len(inputs.entries))]
+    leaving = [e for e in _prompts(inputs, serving.prompts_from if serving else 0) if e.position < cut.prompts_from]
+    span = (entries[0].message_id, entries[-1].message_id)
+    compaction_id = f"c{generation}-{digest_of([inputs.session_id, *span, POLICY, generation])[:12]}"
+    record = record_of(
+        compaction_id=compaction_id,
+        session_id=inputs.session_id,
+        state=inputs.state,
+        entries=entries,
+        leaving=leaving,
+        first_kept=kept[0].message_id,
+        previous=previous,
+        focus=focus,
+        tokens_before=view.tokens,
+    )
+    text = text_of_record(record, max_bytes=int(budget.usable * rung.summary) * BYTES_A_TOKEN)
+    summary_ref = digest(text.encode())
+    checkpoint = Checkpoint(
+        compaction_id=compaction_id,
+        number=serving.number + 1 if serving else 1,
+        record_ref="0" * 64,
+        summary_ref=summary_ref,
+        from_message_id=span[0],
+        to_message_id=span[1],
+        first_kept=cut.first_kept,
+        first_kept_message_id=kept[0].message_id,
+        prompts_from=cut.prompts_from,
+        messages=0,
+        tokens_before=view.tokens,
+        tokens_after=0,
+        previous=serving.compaction_id if serving else None,
+    )
+    compacted = replace(inputs, checkpoint=checkpoint, text_of=_with(inputs.text_of, summary_ref, text.encode()))
+    smaller = view_of(compacted, view.epoch.state)
+    record = record.model_copy(update={"tokens_after": smaller.tokens})
+    checks = check(record, text, inputs.state, entries, kept, previous)
+    settled = checkpoint.model_copy(
+        update={
+            "record_ref": digest(canonical_json(record.plain())),
+            "messages": len(inputs.entries) - len(smaller.epoch.parts),
+            "tokens_after": smaller.tokens,
+        }
+    )
+    return Compaction(settled, record, text, checks)
+
+
+def _prompts(inputs: BuildInput, first: int) -> list[Entry]:
+    """The user messages that the view has now."""
+    masked = 0 if inputs.checkpoint is None else inputs.checkpoint.prompts_from
+    entries = (inputs.entries[at] for at in range(max(first, masked), len(inputs.entries)))
+    return [entry for entry in entries if entry.kind == "prompt"]
+
+
+def _with(text_of: Callable[[str], bytes], ref: str, data: bytes) -> Callable[[str], bytes]:
+    return lambda asked: data if asked == ref else text_of(asked)
