@@ -46,10 +46,8 @@ COMMANDS: dict[str, Entry] = {
     "pause": Entry(WORK, "verbs:pause", "Let a session start nothing further until `resume`."),
     "resume": Entry(WORK, "sessions:resume", "Unpause a session, or start the next run of one that has ended."),
     "close": Entry(WORK, "verbs:close", "End a session; it stays readable and resumable."),
-    "compact": Entry(
-        WORK, "compacting:compact", "Put a summary in the place of older history; the log keeps all of it."
-    ),
-    "rollback": Entry(WORK, "compacting:rollback", "Deactivate a compaction: what it summarised is back in the view."),
+    "compact": Entry(WORK, "compacting:compact", "Put a summary in the place of older history."),
+    "rollback": Entry(WORK, "compacting:rollback", "Bring back what a compaction summarised."),
     "list": Entry(READ, "reading:list_", "List sessions, the latest change first."),
     "show": Entry(READ, "showing:show", "Show a session and its transcript."),
     "events": Entry(READ, "reading:events", "Print the events of a session's log."),

@@ -25,6 +25,12 @@ def context(
         typer.Option("--at", help="As of this event (id or seq), or a bundle id; else the latest.", show_default=False),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Print the compiled messages themselves.")] = False,
+    diff: Annotated[
+        str | None,
+        typer.Option(
+            "--diff", help="Show what changed since the context as of this event or bundle.", show_default=False
+        ),
+    ] = None,
     full: Full = False,
     json_: Json = False,
 ) -> None:
@@ -37,6 +43,9 @@ def context(
         await recorded(client, session)
         return await client.context(session, at=at, messages=text)
 
+    if diff is not None:
+        _diff(session, diff, at, full, json_)
+        return
     bundle = connected(work)
     if json_:
         json_out(bundle)
@@ -44,6 +53,47 @@ def context(
         _print_messages(bundle)
     else:
         _print_bundle(bundle, full)
+
+
+def _diff(session: str, since: str, at: str | None, full: bool, json_: bool) -> None:
+    from salience.context.explain import change_rows
+
+    async def both(client: Salience) -> tuple[ContextBundle, ContextBundle]:
+        await recorded(client, session)
+        return await client.context(session, at=since), await client.context(session, at=at)
+
+    before, after = connected(both)
+    rows = change_rows(before, after)
+    if json_:
+        sides = {
+            name: {
+                "bundle_id": b.bundle_id,
+                "source_seq": b.source_seq,
+                "tokens": b.tokens.plain(),
+                "view": b.view.plain(),
+            }
+            for name, b in (("before", before), ("after", after))
+        }
+        json_out({"session_id": session, **sides, "changes": [row._asdict() for row in rows]})
+        return
+    fields(
+        (
+            ("before", f"{before.bundle_id}: {before.tokens.total:,} tokens, {before.view.projection_mode}"),
+            ("after", f"{after.bundle_id}: {after.tokens.total:,} tokens, {after.view.projection_mode}"),
+        )
+    )
+    say()
+    if not rows:
+        say("nothing changed")
+        return
+    shown = rows if full else rows[-SHOWN_SEGMENTS:]
+    table(
+        ("SEGMENT", "SECTION", "", "TOKENS", "WHY"),
+        [(r.segment_id, r.section, r.change, f"{r.tokens:+,}", r.reason) for r in shown],
+        right=(3,),
+    )
+    if len(shown) < len(rows):
+        say(f"… {len(rows) - len(shown)} more (--full)", "dim")
 
 
 def _print_bundle(bundle: ContextBundle, full: bool) -> None:

@@ -15,6 +15,8 @@ from salience.model.session import GOOD_ENDINGS
 
 TEXT = 160
 NAMED_FILES = 4
+_UNREMARKABLE = ("below_threshold", "cooling_down", "messages_not_enough")
+"""Decisions after which a context is sent as it is."""
 
 
 class Line(NamedTuple):
@@ -52,7 +54,7 @@ class Timeline:
                 case ev.ContextBuilt(bundle=bundle):
                     self.turn = bundle.turn
                     self._context = bundle
-                    if bundle.fits and bundle.decision == "below_threshold":
+                    if bundle.fits and bundle.decision in _UNREMARKABLE:
                         continue
                 case ev.ModelRequestStarted() | ev.ModelResponseReceived() | ev.ModelRequestFailed():
                     self.turn = payload.turn
@@ -132,6 +134,16 @@ def describe(payload: ev.Payload) -> str:
             return f"{counted(payload.files, 'file')}, +{payload.added} -{payload.removed}"
         case ev.StateUpdated():
             return _patch(payload)
+        case ev.CompactionStarted():
+            return f"{payload.trigger}{f': {payload.focus}' if payload.focus else ''}"
+        case ev.CompactionCompleted(checkpoint=made):
+            sizes = f"{made.tokens_before:,} → {made.tokens_after:,} tokens"
+            return f"{made.compaction_id}, checkpoint {made.number}: {sizes}, {counted(made.messages, 'message')} summarised"
+        case ev.CompactionFailed():
+            return f"{payload.kind}: {payload.message}"
+        case ev.CompactionRolledBack(checkpoint=below):
+            serving = f"checkpoint {below.number} serves" if below else "the full history is back"
+            return f"{payload.compaction_id}; {serving}, {payload.tokens_before:,} → {payload.tokens_after:,} tokens"
         case _:
             return ""
 
@@ -139,7 +151,7 @@ def describe(payload: ev.Payload) -> str:
 def style_of(event: Event) -> str:
     """The style of an event's line."""
     match event.payload:
-        case ev.ModelRequestFailed() | ev.ToolCallFailed():
+        case ev.ModelRequestFailed() | ev.ToolCallFailed() | ev.CompactionFailed():
             return "bad"
         case ev.SessionEnded(reason=reason):
             return "head" if reason in GOOD_ENDINGS else "bad"

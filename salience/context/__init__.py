@@ -2,7 +2,7 @@
 
 from salience.context.builder import Built, build, prefix_bytes
 from salience.context.epoch import Epoch, EpochState
-from salience.context.explain import explain, left_out_rows, section_rows, segment_rows
+from salience.context.explain import change_rows, explain, left_out_rows, section_rows, segment_rows
 from salience.context.inputs import BUILDER_VERSION, BuildInput
 from salience.context.manifest import assemble
 from salience.context.messages import compile_messages
@@ -18,6 +18,7 @@ __all__ = [
     "Tokenizer",
     "assemble",
     "build",
+    "change_rows",
     "compile_messages",
     "explain",
     "left_out_rows",

@@ -119,6 +119,7 @@ def build(inputs: BuildInput, epoch: Epoch | EpochState | None = None, *, tokeni
         elif decision == "unfit":
             problem = _problem(view.epoch, view.tail, inputs, _fixed(view, inputs), budget.usable)
         elif total > budget.usable:
+            # Its compaction comes before it could be sent.
             problem = f"{total} tokens, and {budget.usable} are usable"
     return _built(inputs, view, budget, decision, problem, excluded)
 

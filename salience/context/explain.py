@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from salience.model.bundle import BundleManifest, BundleSummary, ContextBundle, Excluded, Section, Segment
 from salience.model.message import CompiledMessage
@@ -35,6 +35,16 @@ class LeftOutRow(NamedTuple):
     segment_id: str
     tokens: int
     why: str
+
+
+class ChangeRow(NamedTuple):
+    """One segment that two contexts do not share; `tokens` is what it adds, negative for one that is gone."""
+
+    segment_id: str
+    section: Section
+    change: Literal["added", "gone", "masked", "changed"]
+    tokens: int
+    reason: str
 
 
 def explain(
@@ -101,3 +111,24 @@ def _excluded(excluded: Iterable[Excluded]) -> Iterable[LeftOutRow]:
 
 def _masked(segments: Iterable[Segment]) -> Iterable[LeftOutRow]:
     return (LeftOutRow(segment.segment_id, 0, segment.reason) for segment in segments if segment.masked)
+
+
+def change_rows(before: ContextBundle, after: ContextBundle) -> list[ChangeRow]:
+    """What changed between two contexts of a session: gone segments first, each in the order of its bundle."""
+    old = {segment.segment_id: segment for segment in before.segments}
+    new = {segment.segment_id: segment for segment in after.segments}
+    whys = {candidate.segment_id: candidate.why for candidate in after.excluded}
+    summarised = next((c.why for c in after.excluded if c.segment_id.startswith("summarised")), "not in the context")
+    rows = [
+        ChangeRow(name, gone.section, "gone", -gone.tokens, whys.get(name, summarised))
+        for name, gone in old.items()
+        if name not in new
+    ]
+    for name, segment in new.items():
+        known = old.get(name)
+        if known is None:
+            rows.append(ChangeRow(name, segment.section, "added", segment.tokens, segment.reason))
+        elif known.digest != segment.digest:
+            change = "masked" if segment.masked and not known.masked else "changed"
+            rows.append(ChangeRow(name, segment.section, change, segment.tokens - known.tokens, segment.reason))
+    return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ async def test_one_long_round_is_compacted_inside_again_and_again(
         assert done.trigger == "proactive"
         assert done.checks.passed
         assert done.checkpoint.tokens_after < done.checkpoint.tokens_before
-    for below, above in zip(made, made[1:], strict=False):
+    for below, above in pairwise(made):
         assert above.checkpoint.previous == below.checkpoint.compaction_id
         assert above.checkpoint.number == below.checkpoint.number + 1
         # The second starts where verbatim history started after the first.

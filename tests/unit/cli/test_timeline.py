@@ -7,6 +7,7 @@ import pytest
 from salience.cli.timeline import Timeline, clock, describe
 from salience.model import event as ev
 from salience.model.bundle import BundleSummary, BundleTokens
+from salience.model.compaction import Checkpoint
 from salience.model.event import Anchor, Event
 from salience.model.message import Usage
 from salience.model.session import ModelSettings, SessionConfig
@@ -105,6 +106,14 @@ def test_the_start_of_a_call_is_left_out() -> None:
             "[1,000 in, 2 out, 1 call] hi",
         ),
         (
+            ev.CompactionFailed(trigger="manual", kind="nothing_to_summarise", message="too short"),
+            "nothing_to_summarise: too short",
+        ),
+        (
+            ev.CompactionRolledBack(compaction_id="c2", checkpoint=None, tokens_before=1_000, tokens_after=2_000),
+            "c2; the full history is back, 1,000 → 2,000 tokens",
+        ),
+        (
             ev.StateUpdated(patch=StatePatch(plan=Plan(steps=(PlanStep(step_id="1", title="x", status="done"),)))),
             "plan planning, 1 of 1 steps done",
         ),
@@ -128,9 +137,14 @@ def test_every_event_type_has_a_line() -> None:
             assert isinstance(describe(kind.model_construct(**_blank(kind))), str)
 
 
+_TEXTS = ("compaction_id", "record_ref", "summary_ref", "from_message_id", "to_message_id", "first_kept_message_id")
+_NUMBERS = ("number", "first_kept", "prompts_from", "messages", "tokens_before", "tokens_after")
+
+
 def _blank(kind: type[ev.Payload]) -> dict[str, object]:
     config = SessionConfig(cwd="/w", model_settings=ModelSettings(model="a/b"))
-    blanks: dict[str, object] = {"usage": Usage(), "patch": StatePatch(), "config": config}
+    made = Checkpoint.model_validate(dict.fromkeys(_TEXTS, "x") | dict.fromkeys(_NUMBERS, 1))
+    blanks: dict[str, object] = {"usage": Usage(), "patch": StatePatch(), "config": config, "checkpoint": made}
     return {
         name: blanks.get(name, 1 if field.annotation is int else "x")
         for name, field in kind.model_fields.items()
