@@ -36,6 +36,8 @@ LONGEST_WAIT_S = 60.0
 MAX_OVERFLOWS = 3
 """Prompts in a row that the provider calls too long, each after a smaller view, before the run ends (spec CMP-3)."""
 MAX_COMPACTIONS_A_TURN = 2
+COMPACTS_ON_OVERFLOW = "compacts-on-overflow"
+"""Patch id: runs of releases without compaction ended there, and their histories still replay."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,8 @@ class AgentSession:
 
     async def _shrink(self, failure: calls.ModelFailure) -> End | None:
         """The provider says the prompt is too long: compact and ask again, a limited number of times (spec CMP-3)."""
+        if not workflow.patched(COMPACTS_ON_OVERFLOW):
+            return End("context_overflow", _sizes(failure))
         if len(self._overflows) >= MAX_OVERFLOWS:
             tried = "; ".join(self._overflows)
             return End("model_recovery_failed", f"{_sizes(failure)}; tried: {tried}")
