@@ -23,7 +23,6 @@ from salience.model.canonical import canonical_json
 from salience.model.compaction import Checkpoint, CompactionRecord, CompactionTrigger
 from salience.projection.projection import Projection
 from salience.store.blobs import BlobStore
-from salience.store.bundles import Bundles
 from salience.store.journal import Journal
 from salience.telemetry.failpoints import failpoint
 
@@ -39,9 +38,8 @@ class Standing:
 class Compactions:
     """Compacts views and rolls them back, without recording anything."""
 
-    def __init__(self, journal: Journal, bundles: Bundles, blobs: BlobStore) -> None:
+    def __init__(self, journal: Journal, blobs: BlobStore) -> None:
         self._journal = journal
-        self._bundles = bundles
         self._blobs = blobs
 
     async def plan(
@@ -156,10 +154,7 @@ class Compactions:
         inputs = build_input(session_id, place.turn, sealed, place.config, environment, place.environment_ref, tools)
         epoch = EpochState.model_validate(place.epoch) if place.epoch is not None else None
         refs = refs_needed(inputs, epoch)
-        texts = await self._bundles.texts(refs)
-        for ref in refs:
-            if ref not in texts:
-                texts[ref] = await self._blobs.get(ref)
+        texts = {ref: await self._blobs.get(ref) for ref in refs}
         return Standing(replace(inputs, text_of=texts.__getitem__), epoch)
 
 

@@ -33,6 +33,7 @@ from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles, StoredBundle
 from salience.store.journal import Journal
 from salience.telemetry.failpoints import failpoint
+from salience.verify import invariants
 from salience.workspace.environment import Surroundings, look_around
 
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
@@ -138,6 +139,7 @@ class ContextActivities:
             failpoint("context.after_project")
             projection.transcript.seal(projection.cursor.seq)
             built = await self._build(asked, projection)
+            _check(built, projection)
             building[:] = [built]
             return _stored(projection, built)
 
@@ -215,6 +217,27 @@ class ContextActivities:
         if config is not None:
             compiled = Compiled(built.messages, specs(config.tools), config.model_settings)
             self._contexts.keep(session_id, run_id, built.summary.bundle_id, compiled, config)
+
+
+def _check(built: Built, projection: Projection) -> None:
+    """The invariants that speak of a bundle, before anything of it is recorded (spec INV 5, INV 12).
+
+    Raises:
+        ApplicationError: `invariant_broken`, which ends the run: no model may see such a context.
+    """
+    if not built.fits:
+        return
+    seq, asked = projection.cursor.seq, projection.transcript.current_request
+    entries = (part.entry for part in built.prefix if part.entry is not None)
+    request = next((entry.event_id for entry in entries if entry.message_id == asked), f"message {asked}")
+    segments = [part.segment for part in (*built.prefix, *built.tail)]
+    findings = [
+        *invariants.segments_are_explained(segments, seq),
+        *invariants.essentials_are_in(segments, request if asked else None, projection.state, seq),
+    ]
+    if findings:
+        told = "; ".join(f"{finding.rule}: {finding.message}" for finding in findings)
+        raise ApplicationError(told, type="invariant_broken", non_retryable=True)
 
 
 def _stored(projection: Projection, built: Built) -> projected.Compiled:

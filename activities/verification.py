@@ -5,13 +5,15 @@ One walk serves `verify` and `verify --rebuild`: fold the events, and at each Co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from temporalio.api.history.v1 import HistoryEvent
 
 from activities.archive import ArchiveManifest, archive_name, unpack
+from activities.compaction import Compactions
 from activities.context import build_input, environment_of
+from salience.compaction import Compaction, Refusal
 from salience.context.builder import Built, build
 from salience.context.epoch import Epoch, EpochState
 from salience.context.inputs import BUILDER_VERSION
@@ -20,6 +22,7 @@ from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.log.chain import Row, fault_of, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model import event as ev
+from salience.model.compaction import CompactionRecord
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles, StoredBundle
@@ -28,6 +31,10 @@ from salience.store.journal import Batch, Journal, Position, Run, event_of
 from salience.store.postgres import Postgres
 from salience.verify import invariants
 from salience.verify.findings import Finding, Report
+
+CHECKED = (
+    "INV 1", "INV 2", "INV 3", "INV 4", "INV 5", "INV 6", "INV 7", "INV 8", "INV 12", "PRJ-1", "EVT-2", "EVT-4", "EVT-6",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -39,6 +46,7 @@ class _Tally:
     resets: list[str] = field(default_factory=list[str])
     bundles: int = 0
     not_comparable: int = 0
+    compactions: int = 0
     blobs: int = 0
 
     def add(self, rule: str, message: str, seq: int | None = None) -> None:
@@ -69,6 +77,7 @@ class Verification:
         self._bundles = bundles
         self._blobs = blobs
         self._histories = histories
+        self._compactions = Compactions(journal, blobs)
 
     async def verify(self, session_id: str) -> Report:
         """Check a session of any status against its raw log, its chain and the invariants.
@@ -108,7 +117,8 @@ class Verification:
             bundles_not_comparable=tally.not_comparable,
             erased=erased,
             blobs=tally.blobs,
-            checked=("INV 1", "INV 4", "INV 5", "INV 6", "INV 7", "INV 12", "PRJ-1", "EVT-2", "EVT-4", "EVT-6"),
+            compactions=tally.compactions,
+            checked=CHECKED,
             findings=tuple(tally.findings),
         )
 
@@ -188,7 +198,8 @@ class Verification:
         if len(tally.findings) > found:
             return  # no bundle can be compiled again without its texts
         projection = Projection.empty(session_id)
-        async for built, recorded in self._walk(projection, events, rows):
+        again: list[Compaction | Refusal] = []
+        async for built, recorded in self._walk(projection, events, rows, again):
             if built is None:
                 tally.not_comparable += 1
                 continue
@@ -200,15 +211,11 @@ class Verification:
             if built.fits:
                 segments = [part.segment for part in (*built.prefix, *built.tail)]
                 tally.findings.extend(invariants.segments_are_explained(segments, seq))
-                tally.findings.extend(
-                    invariants.essentials_are_in(
-                        segments,
-                        projection.transcript.entries,
-                        projection.transcript.current_request,
-                        projection.state,
-                        seq,
-                    )
-                )
+                request = _delivered(projection)
+                tally.findings.extend(invariants.essentials_are_in(segments, request, projection.state, seq))
+        if not tally.not_comparable:
+            tally.findings.extend(_compacted_otherwise(events, again))
+        await self._compactions_hold(session_id, events, projection, tally)
         tally.findings.extend(invariants.files_are_known(events, projection.state))
         tally.findings.extend(invariants.transcript_pairs(projection.transcript.entries))
         stored = await self._journal.load(session_id)
@@ -219,10 +226,37 @@ class Verification:
         if stored is not None and stored.stats != projection.stats:
             tally.add("PRJ-1", "the stored stats are not what the events fold to")
 
+    async def _compactions_hold(
+        self, session_id: str, events: Iterable[ev.Event], projection: Projection, tally: _Tally
+    ) -> None:
+        """What serves in the place of messages names them, splits no call from its result, and has changed none."""
+        entries = projection.transcript.entries
+        first_kept: dict[str | None, int] = {None: 0}
+        for event in events:
+            if not isinstance(event.payload, ev.CompactionCompleted):
+                continue
+            tally.compactions += 1
+            made = event.payload.checkpoint
+            record = CompactionRecord.model_validate_json(await self._blobs.get(made.record_ref))
+            span = entries[first_kept.get(made.previous, 0) : made.first_kept]
+            found = [*invariants.names_its_range(record), *invariants.stands_for(record, made, span)]
+            found += invariants.splits_no_group(made, entries)
+            tally.findings.extend(finding.model_copy(update={"seq": event.seq}) for finding in found)
+            first_kept[made.compaction_id] = made.first_kept
+        stored = await self._journal.transcript(session_id)
+        tally.findings.extend(invariants.transcript_is_kept(entries, stored))
+
     async def _walk(
-        self, projection: Projection, events: Iterable[ev.Event], rows: list[Row]
+        self,
+        projection: Projection,
+        events: Iterable[ev.Event],
+        rows: list[Row],
+        again: list[Compaction | Refusal] | None = None,
     ) -> AsyncIterator[tuple[Built | None, ev.Event]]:
-        """Fold events, and compile each bundle where it was compiled then; None for another builder's bundle."""
+        """Fold events, and compile each bundle where it was compiled then; None for another builder's bundle.
+
+        With `again`, each compaction is done again where it was done then, and what came of it is put there.
+        """
         listed = list(events)
         due: dict[int, ev.Event] = {
             event.payload.source.seq: event for event in listed if isinstance(event.payload, ev.ContextBuilt)
@@ -234,6 +268,8 @@ class Verification:
                 update={"seq": event.seq, "last_event_id": event.event_id, "run_id": event.run_id}
             )
             projection.head = rows[event.seq - 1].hash
+            if again is not None and isinstance(event.payload, ev.CompactionStarted):
+                again.append(await self._compacted_again(projection, event.payload))
             recorded = due.get(event.seq)
             if recorded is None or not isinstance(recorded.payload, ev.ContextBuilt):
                 continue
@@ -272,6 +308,15 @@ class Verification:
         )
         texts = {ref: await self._blobs.get(ref) for ref in refs_needed(inputs, epoch)}
         return build(replace(inputs, text_of=texts.__getitem__), epoch)
+
+    async def _compacted_again(self, projection: Projection, asked: ev.CompactionStarted) -> Compaction | Refusal:
+        return await self._compactions.plan(
+            projection.cursor.session_id,
+            projection,
+            trigger=asked.trigger,
+            focus=asked.focus,
+            window=asked.window_tokens,
+        )
 
     async def _blobs_hold(self, events: Iterable[ev.Event], tally: _Tally) -> None:
         """Every blob the journal names is there, and its bytes are what they were."""
@@ -379,6 +424,36 @@ class Verification:
                 )
                 ordered.append(SourceRun(run, history, archived=False))
         return ordered
+
+
+def _compacted_otherwise(events: Iterable[ev.Event], again: Sequence[Compaction | Refusal]) -> list[Finding]:
+    """Compactions that come to another end when they are done again from the same events."""
+    findings: list[Finding] = []
+    begun = -1
+    for event in events:
+        match event.payload:
+            case ev.CompactionStarted():
+                begun += 1
+                continue
+            case ev.CompactionCompleted(checkpoint=checkpoint):
+                made = again[begun]
+                same = isinstance(made, Compaction) and made.checkpoint == checkpoint
+                name = checkpoint.compaction_id
+            case ev.CompactionFailed(kind=kind) if kind != "activity_failed":
+                same, name = isinstance(again[begun], Refusal), "a refused compaction"
+            case _:
+                continue
+        if not same:
+            message = f"{name} comes to another end when it is done again"
+            findings.append(Finding(rule="INV 6", message=message, seq=event.seq))
+    return findings
+
+
+def _delivered(projection: Projection) -> str | None:
+    """Event id of the current request; None before there is one."""
+    asked = projection.transcript.current_request
+    entries = reversed(projection.transcript.entries)
+    return next((entry.event_id for entry in entries if entry.message_id == asked), None)
 
 
 def _same(stored: Row, fresh: Row) -> bool:

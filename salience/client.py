@@ -226,7 +226,7 @@ class Salience:
         projection = await self.journal.load(session_id)
         if projection is None:
             raise NotFound(f"no session {session_id!r}", mend="salience list")
-        compactions = Compactions(self.journal, self.bundles, self.blobs)
+        compactions = Compactions(self.journal, self.blobs)
         return await compactions.plan(
             session_id, projection, trigger="manual", focus=text.mend(focus), window=window_tokens
         )

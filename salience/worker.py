@@ -86,9 +86,7 @@ def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
     archives = ArchiveActivities(stores.journal, histories, projector, stores.blobs)
     sessions = SessionActivities(settings, stores.journal, projector, archives)
     building = ContextActivities(projector, contexts, stores.blobs)
-    compacting = CompactionActivities(
-        projector, Compactions(stores.journal, stores.bundles, stores.blobs), stores.blobs
-    )
+    compacting = CompactionActivities(projector, Compactions(stores.journal, stores.blobs), stores.blobs)
     models = ModelActivities(stores.blobs, stores.ledger, contexts)
     tools = ToolActivities(stores.blobs, stores.ledger, contexts.config)
     return Worker(

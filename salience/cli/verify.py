@@ -70,6 +70,8 @@ def _tell(report: Report) -> None:
     say(f"{report.events} events in one unbroken chain" if report.ok else f"{report.events} events")
     say(f"{report.runs} runs decoded again: {', '.join(sources) or 'none'}")
     say(f"{report.bundles} contexts compiled again, {report.blobs} blobs read and hashed")
+    if report.compactions:
+        say(f"{report.compactions} compactions done again, their records held against the messages they stand for")
     if report.bundles_not_comparable:
         say(f"{report.bundles_not_comparable} contexts of another builder version: not comparable")
     if report.erased:

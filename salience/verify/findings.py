@@ -30,6 +30,7 @@ class Report(Frozen):
     reset_runs: Names = Field((), description="Runs that Temporal made by reset: branches of the log.")
     bundles: int = 0
     bundles_not_comparable: int = 0
+    compactions: int = 0
     erased: int = 0
     blobs: int = 0
     checked: Names = ()

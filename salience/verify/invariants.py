@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from salience.model import event as ev
 from salience.model.bundle import Segment
-from salience.model.compaction import CompactionRecord
+from salience.model.compaction import Checkpoint, CompactionRecord
 from salience.model.message import Message, ToolCallBlock, ToolResultBlock
 from salience.model.state import State
 from salience.projection.transcript import Entry
@@ -82,6 +82,32 @@ def names_its_range(record: CompactionRecord) -> list[Finding]:
     return []
 
 
+def stands_for(record: CompactionRecord, checkpoint: Checkpoint, entries: Sequence[Entry]) -> list[Finding]:
+    """INV 3: the record is of the checkpoint that names it, and of the very messages in its range."""
+    named = (record.compaction_id, record.first_kept_message, record.tokens_after)
+    if named != (checkpoint.compaction_id, checkpoint.first_kept_message_id, checkpoint.tokens_after):
+        return [_finding("INV 3", f"the record of {checkpoint.compaction_id} is another one's")]
+    if record.provenance.message_ids != tuple(entry.message_id for entry in entries):
+        return [_finding("INV 3", f"{record.compaction_id} does not name the messages that its range holds")]
+    return []
+
+
+def splits_no_group(checkpoint: Checkpoint, entries: Sequence[Entry]) -> list[Finding]:
+    """INV 2: no call stands before a cut with its result behind it, and none without a result before it."""
+    at = checkpoint.first_kept
+    if not 0 < at < len(entries) or entries[at].kind != "result":
+        return []
+    return [_finding("INV 2", f"{checkpoint.compaction_id} cuts {entries[at].message_id} off its call")]
+
+
+def transcript_is_kept(folded: Sequence[Entry], stored: Sequence[Entry]) -> list[Finding]:
+    """INV 8: whatever was compacted, the stored transcript holds every message that the events tell of, unchanged."""
+    for entry, kept in zip(folded, stored, strict=False):
+        if entry != kept:
+            return [_finding("INV 8", f"the stored message {kept.message_id} is not what the events tell", entry.seq)]
+    return []
+
+
 def files_are_known(events: Iterable[ev.Event], state: State) -> list[Finding]:
     """INV 4: every file write is in state.artifacts."""
     known = {artifact.path_or_uri for artifact in state.artifacts if artifact.kind == "file"}
@@ -92,17 +118,20 @@ def files_are_known(events: Iterable[ev.Event], state: State) -> list[Finding]:
     ]
 
 
-def essentials_are_in(
-    segments: Sequence[Segment], entries: Sequence[Entry], current_request: str, state: State, seq: int
-) -> list[Finding]:
-    """INV 5: the current request, the active goal and the open questions are in the context."""
+def essentials_are_in(segments: Sequence[Segment], request: str | None, state: State, seq: int) -> list[Finding]:
+    """INV 5: the current request, the active goal and the open questions are in the context.
+
+    Args:
+        segments: the bundle's.
+        request: event id of the current request; None when nobody has asked for anything yet.
+        state: the state as of the bundle.
+        seq: where the bundle stands in the log.
+    """
     findings: list[Finding] = []
-    request = next((e for e in reversed(entries) if e.message_id == current_request), None)
     if request is not None and not any(
-        request.event_id in segment.source_refs and segment.role == "user" and not segment.masked
-        for segment in segments
+        request in segment.source_refs and segment.role == "user" and not segment.masked for segment in segments
     ):
-        findings.append(_finding("INV 5", f"the current request {current_request} is not in the context", seq))
+        findings.append(_finding("INV 5", f"the current request {request} is not in the context", seq))
     if (state.goal.user_goal or state.open_questions) and not any(s.section == "state_card" for s in segments):
         findings.append(_finding("INV 5", "the active goal and open questions are not in the context", seq))
     return findings

@@ -8,7 +8,7 @@ import pytest
 
 from salience.model import event as ev
 from salience.model.bundle import Segment
-from salience.model.compaction import CompactionRecord, RecordGoal, RecordProvenance, SummarizedRange
+from salience.model.compaction import Checkpoint, CompactionRecord, RecordGoal, RecordProvenance, SummarizedRange
 from salience.model.message import Message, Provenance, SummaryBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from salience.model.state import Goal, State, StateArtifact
 from salience.projection.transcript import Entry
@@ -135,11 +135,11 @@ def test_5_essentials_are_in() -> None:
     request = Entry(message_id="m", position=0, kind="prompt", group="p1", turn=1, event_id="e1", seq=1)
     state = State(session_id="s", goal=Goal(user_goal="fix it"), open_questions=("why?",))
     card = segment(segment_id="state", section="state_card", role="summary")
-    assert invariants.essentials_are_in([segment(), card], [request], "m", state, 9) == []
-    (no_request,) = invariants.essentials_are_in([card], [request], "m", state, 9)
+    assert invariants.essentials_are_in([segment(), card], request.event_id, state, 9) == []
+    (no_request,) = invariants.essentials_are_in([card], request.event_id, state, 9)
     assert (no_request.rule, no_request.seq) == ("INV 5", 9)
-    assert invariants.essentials_are_in([segment(masked=True), card], [request], "m", state, 9)
-    (no_card,) = invariants.essentials_are_in([segment()], [request], "m", state, 9)
+    assert invariants.essentials_are_in([segment(masked=True), card], request.event_id, state, 9)
+    (no_card,) = invariants.essentials_are_in([segment()], request.event_id, state, 9)
     assert "goal" in no_card.message
 
 
@@ -163,3 +163,57 @@ def test_12_segments_are_explained(change: dict[str, Any], missing: str) -> None
     assert invariants.segments_are_explained([segment()], 1) == []
     (finding,) = invariants.segments_are_explained([segment(**change)], 4)
     assert (finding.rule, finding.seq, missing in finding.message) == ("INV 12", 4, True)
+
+
+def entry(position: int, kind: str = "result") -> Entry:
+    return Entry(
+        message_id=f"m{position}",
+        position=position,
+        kind=kind,
+        group="g",
+        turn=1,
+        event_id=f"e{position}",
+        seq=position,
+    )  # type: ignore[arg-type]
+
+
+def checkpoint(**change: Any) -> Checkpoint:
+    fields: dict[str, Any] = {
+        "compaction_id": "c1", "number": 1, "record_ref": "r", "summary_ref": "s", "from_message_id": "m0",
+        "to_message_id": "m1", "first_kept": 2, "first_kept_message_id": "m3", "prompts_from": 0, "messages": 2,
+        "tokens_before": 2, "tokens_after": 1,
+    }  # fmt: skip
+    return Checkpoint(**{**fields, **change})
+
+
+def test_2_a_cut_between_a_call_and_its_result_is_found() -> None:
+    entries = [entry(0, "response"), entry(1), entry(2)]
+    (finding,) = invariants.splits_no_group(checkpoint(first_kept=2), entries)
+    assert finding.rule == "INV 2"
+    assert invariants.splits_no_group(checkpoint(first_kept=2), [*entries[:2], entry(2, "response")]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "ids"),
+    [
+        ({"compaction_id": "c2"}, ("m0", "m1")),
+        ({"first_kept_message_id": "m9"}, ("m0", "m1")),
+        ({"tokens_after": 9}, ("m0", "m1")),
+        ({}, ("m0",)),
+        ({}, ("m0", "m1", "m2")),
+    ],
+)
+def test_3_a_record_stands_for_its_range(change: dict[str, Any], ids: tuple[str, ...]) -> None:
+    named = record(provenance=RecordProvenance(policy="p", message_ids=ids))
+    span = [entry(0), entry(1)]
+    (finding,) = invariants.stands_for(named, checkpoint(**change), span)
+    assert finding.rule == "INV 3"
+    good = record(provenance=RecordProvenance(policy="p", message_ids=("m0", "m1")))
+    assert invariants.stands_for(good, checkpoint(), span) == []
+
+
+def test_8_a_changed_message_is_found() -> None:
+    folded = [entry(0, "prompt"), entry(1)]
+    assert invariants.transcript_is_kept(folded, folded) == []
+    (finding,) = invariants.transcript_is_kept(folded, [folded[0].model_copy(update={"text": "x"}), folded[1]])
+    assert (finding.rule, finding.seq) == ("INV 8", 0)
