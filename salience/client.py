@@ -22,7 +22,8 @@ from salience.model.artifact import Artifact
 from salience.model.bundle import ContextBundle
 from salience.model.canonical import digest
 from salience.model.event import Event, UserPromptSubmitted
-from salience.model.session import Limits, ModelSettings, Session, SessionConfig
+from salience.model.frozen import Frozen
+from salience.model.session import ContextConfig, Limits, ModelSettings, Session, SessionConfig
 from salience.model.state import State
 from salience.model.stats import Stats
 from salience.projection.projection import SavedProjection
@@ -121,6 +122,7 @@ class Salience:
         message_id: str = "",
         model_settings: ModelSettings | None = None,
         limits: Limits | None = None,
+        context_config: ContextConfig | None = None,
     ) -> calls.Receipt:
         """Give a session input; one that has ended goes on in a new run.
 
@@ -128,15 +130,18 @@ class Salience:
             message_id: makes the input idempotent; the same id is acknowledged again and delivered once.
             model_settings: the model of the next run, when the session has ended.
             limits: the limits of the next run, when the session has ended.
+            context_config: window and budget from the next run on, when the session has ended.
 
         Raises:
             NotFound: there is no such session.
             InputTooLarge: over 50 MB.
         """
         await self._must_exist(session_id)
-        await self._refuse_changes(session_id, model_settings, limits)
+        await self._refuse_changes(session_id, model_settings, limits, context_config)
         prompt = await self._prompt(words, message_id or f"msg-{uuid.uuid4().hex}")
-        resume = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
+        resume = calls.SessionStart(
+            resume=True, model_settings=model_settings, limits=limits, context_config=context_config
+        )
         if message_id:
             return await self._submit_once(session_id, prompt, resume)
         return await self._submit(session_id, prompt, resume=resume)
@@ -149,25 +154,30 @@ class Salience:
         return await self._submit_once(session_id, prompt, calls.SessionStart(resume=True))
 
     async def resume(
-        self, session_id: str, *, model_settings: ModelSettings | None = None, limits: Limits | None = None
+        self,
+        session_id: str,
+        *,
+        model_settings: ModelSettings | None = None,
+        limits: Limits | None = None,
+        context_config: ContextConfig | None = None,
     ) -> str:
         """Unpause a running session, or start the next run of one that has ended. Returns `active` or `started`."""
         await self._must_exist(session_id)
-        await self._refuse_changes(session_id, model_settings, limits)
+        await self._refuse_changes(session_id, model_settings, limits, context_config)
         try:
             return await self._update(session_id, "resume")
         except NotFound:
-            start = calls.SessionStart(resume=True, model_settings=model_settings, limits=limits)
+            start = calls.SessionStart(
+                resume=True, model_settings=model_settings, limits=limits, context_config=context_config
+            )
             await self._start_run(session_id, start)
             return "started"
 
-    async def _refuse_changes(
-        self, session_id: str, model_settings: ModelSettings | None, limits: Limits | None
-    ) -> None:
+    async def _refuse_changes(self, session_id: str, *changes: Frozen | None) -> None:
         """A running session keeps what it runs with; asking for something else must not be ignored."""
-        if (model_settings or limits) and await self.running(session_id):
+        if any(changes) and await self.running(session_id):
             raise UsageError(
-                f"session {session_id} is running; its model and limits change with its next run",
+                f"session {session_id} is running; its model, window and limits change with its next run",
                 mend=f"say it without them, or salience close {session_id} first",
             )
 

@@ -420,6 +420,7 @@ class AgentSession:
                 "resume": False,
                 "model_settings": None,
                 "limits": None,
+                "context_config": None,
                 "adjust": False,
                 "generation": self._start.generation + 1,
                 "carry": self._carry(),

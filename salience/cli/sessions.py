@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from salience.cli.configuration import Asked
     from salience.cli.follow import Ending
     from salience.client import Salience
-    from salience.model.session import ModelSettings, SessionConfig
+    from salience.model.session import ContextConfig, ModelSettings, SessionConfig
     from salience.projection.projection import SavedProjection
 
 _new = {"show_default": False}
@@ -113,8 +113,8 @@ def run(
 
 
 def say(
-    session: SessionId, words: Words = None, file: File = None, model: Model = None, message_id: MessageId = None,
-    follow: Follow = False, json_: Json = False,
+    session: SessionId, words: Words = None, file: File = None, model: Model = None, window: Window = None,
+    message_id: MessageId = None, follow: Follow = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Say something to a session; one that has ended goes on.
 
@@ -124,8 +124,10 @@ def say(
 
     async def work(client: Salience) -> SavedProjection | None:
         saved = await _stands(client, session)
-        settings = await _settings(client, session, model)
-        receipt = await client.say(session, said, message_id=message_id or "", model_settings=settings)
+        settings, context = await _settings(client, session, model), await _context(client, session, window)
+        receipt = await client.say(
+            session, said, message_id=message_id or "", model_settings=settings, context_config=context
+        )
         if not follow:
             if json_:
                 json_out({"session_id": session, **receipt.plain()})
@@ -139,12 +141,15 @@ def say(
         connected(work)
 
 
-def resume(session: SessionId, model: Model = None, follow: Follow = False, json_: Json = False) -> None:
+def resume(
+    session: SessionId, model: Model = None, window: Window = None, follow: Follow = False, json_: Json = False
+) -> None:
     """Unpause a session, or start the next run of one that has ended."""
 
     async def work(client: Salience) -> SavedProjection | None:
         saved = await _stands(client, session)
-        status = await client.resume(session, model_settings=await _settings(client, session, model))
+        settings, context = await _settings(client, session, model), await _context(client, session, window)
+        status = await client.resume(session, model_settings=settings, context_config=context)
         if not follow:
             if json_:
                 json_out({"session_id": session, "status": status})
@@ -236,6 +241,22 @@ async def _settings(client: Salience, session_id: str, model: str | None) -> Mod
         raise UsageError(f"invalid model: {problems(error)}") from None
 
 
+async def _context(client: Salience, session_id: str, window: int | None) -> ContextConfig | None:
+    """The session's own context configuration with another window in it."""
+    if window is None:
+        return None
+    from pydantic import ValidationError
+
+    from salience.cli.complaint import problems
+    from salience.errors import UsageError
+
+    config = (await client.session(session_id)).context_config
+    try:
+        return type(config).model_validate({**config.model_dump(), "context_window_tokens": window})
+    except ValidationError as error:
+        raise UsageError(f"invalid window: {problems(error)}") from None
+
+
 # --- following -------------------------------------------------------------------------------------------------------
 
 
@@ -278,8 +299,8 @@ def failure(ending: Ending) -> SalienceError:
 
 _MENDING = {
     "step_limit": "salience say {id} 'go on' starts the next run",
-    "context_unfit": "use a model with a larger window, or give the large part as a file",
-    "model_recovery_failed": "salience resume {id} --model provider/model with a larger window",
+    "context_unfit": "salience resume {id} --window TOKENS, or give the large part as a file",
+    "model_recovery_failed": "salience resume {id} --model provider/model --window TOKENS, with a larger window",
     "context_overflow": "start with a smaller --window, as large as the model's own",
     "model_auth": "give the worker's environment the provider's key, restart it, then salience resume {id}",
     "model_rate_limited": "wait, then salience resume {id}",

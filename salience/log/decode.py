@@ -26,7 +26,7 @@ from salience.model import event as ev
 from salience.model.canonical import digest
 from salience.model.compaction import CompactionChecks
 from salience.model.frozen import Frozen
-from salience.model.session import Limits, ModelSettings, SessionConfig
+from salience.model.session import ContextConfig, Limits, ModelSettings, SessionConfig
 from salience.model.tool import FileEffect, ToolClass, ToolOutcome
 
 DECODER_VERSION: Final = 1
@@ -224,6 +224,7 @@ class Decoder:
                     previous_run_id=self._last.split(":", 1)[0] if self._last else None,
                     model_config=_valid(ModelSettings, start.get("model_config", start.get("model_settings"))),
                     limits=_valid(Limits, start.get("limits")),
+                    context_config=_valid(ContextConfig, start.get("context_config")),
                 ),
                 _NOTHING,
             )

@@ -15,7 +15,7 @@ from salience.model.compaction import Checkpoint, CompactionChecks, CompactionTr
 from salience.model.event import Anchor, ModelFailureKind
 from salience.model.frozen import Frozen, Names, type_of_sequence
 from salience.model.message import StopReason, Usage
-from salience.model.session import Limits, ModelSettings, SessionConfig, TerminalReason
+from salience.model.session import ContextConfig, Limits, ModelSettings, SessionConfig, TerminalReason
 from salience.model.state import Plan
 from salience.model.tool import ToolClass
 
@@ -121,6 +121,7 @@ class SessionStart(Frozen):
         default=None, alias="model_config", description="A new model, at resume."
     )
     limits: Limits | None = Field(default=None, description="New limits, at resume.")
+    context_config: ContextConfig | None = Field(default=None, description="A new window and budget, at resume.")
     decoder_version: int = 1
     generation: int = 1
     carry: SessionCarry | None = Field(default=None, description="Set by continue-as-new only.")

@@ -14,7 +14,7 @@ from salience.model.bundle import BundleSummary
 from salience.model.compaction import Checkpoint, CompactionChecks, CompactionTrigger, RefusalKind
 from salience.model.frozen import Frozen, type_of_sequence
 from salience.model.message import StopReason, Usage
-from salience.model.session import Limits, ModelSettings, SessionConfig, TerminalReason
+from salience.model.session import ContextConfig, Limits, ModelSettings, SessionConfig, TerminalReason
 from salience.model.state import StatePatch
 from salience.model.tool import FailureKind
 
@@ -93,6 +93,7 @@ class SessionResumed(Payload):
     previous_run_id: str | None = None
     model_settings: ModelSettings | None = Field(default=None, alias="model_config")
     limits: Limits | None = None
+    context_config: ContextConfig | None = None
 
 
 class SessionForked(Payload):

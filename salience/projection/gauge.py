@@ -92,9 +92,9 @@ def fold_gauge(gauge: Gauge, event: ev.Event, messages: int) -> Gauge:
             if trigger == "manual":
                 return gauge
             return gauge.model_copy(update={"refused_until": messages + QUIET_MESSAGES})
-        case ev.SessionResumed(after="end", model_settings=settings):
-            if settings is not None:
-                # What was learned is true of the model it was learned from.
+        case ev.SessionResumed(after="end", model_settings=settings, context_config=context):
+            if settings is not None or context is not None:
+                # What was learned is true of the model it was learned from, and of the window it was told to have.
                 return Gauge(bundle_id=gauge.bundle_id, epoch=gauge.epoch, estimate=gauge.estimate)
             # A limit that the provider named stays; a guess is worth another try.
             return gauge.model_copy(update={"usable_tokens": None})

@@ -193,6 +193,8 @@ def _resumed(config: SessionConfig | None, resumed: ev.SessionResumed) -> Sessio
         change["model_settings"] = resumed.model_settings
     if resumed.limits is not None:
         change["limits"] = resumed.limits
+    if resumed.context_config is not None:
+        change["context_config"] = resumed.context_config
     return config.model_copy(update=change) if change else config
 
 

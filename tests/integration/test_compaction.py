@@ -226,3 +226,28 @@ async def test_what_may_not_be_left_out_and_does_not_fit_is_named(
     assert result.reason == "context_unfit"
     assert "current request" in result.detail
     assert "are usable" in result.detail
+
+
+async def test_a_smaller_window_at_resume_goes_through_the_same_ladder(
+    salience: Salience, scripted: Scripted, workspace: Path, session_id: str
+) -> None:
+    """And a larger one lets a session go on that ended because nothing fitted."""
+    config = scripted([*reading(20), {"text": "Done."}, {"text": "Small."}, {"text": "Large."}], window=64_000)
+    await _ended_with_history(salience, config, workspace, session_id, 20)
+    smaller = config.context_config.model_copy(
+        update={"context_window_tokens": 12_000, "reserved_output_tokens": 1_500}
+    )
+    await salience.say(session_id, "go on", context_config=smaller)
+    events = await ended(salience, session_id)
+    (done,) = of_type(events, "CompactionCompleted")
+    assert done.trigger == "proactive"
+    assert (await salience.session(session_id)).context_config == smaller
+
+    tiny = smaller.model_copy(update={"context_window_tokens": 3_000, "reserved_output_tokens": 500})
+    await salience.say(session_id, "and on", context_config=tiny)
+    events = await ended(salience, session_id)
+    assert (await salience.result(session_id)).reason == "context_unfit"
+    await salience.resume(session_id, context_config=config.context_config)
+    await ended(salience, session_id)
+    assert (await salience.result(session_id)).reason == "answered"
+    await verified(salience, session_id)
