@@ -63,7 +63,7 @@ def compact(
     if done.checkpoint is None:
         raise SessionFailed(f"nothing was compacted: {done.message}", mend=f"salience context {session}")
     if not json_:
-        _print(session, done.checkpoint, done.checks, "is")
+        _print(session, done.checkpoint, done.checks, "are")
 
 
 def rollback(
@@ -154,7 +154,7 @@ def _print(session: str, made: Checkpoint, checks: CompactionChecks | None, verb
         (
             ("compaction", f"{made.compaction_id}, checkpoint {made.number} of {session}"),
             ("tokens", f"{made.tokens_before:,} → {made.tokens_after:,}"),
-            ("summarised", f"{made.messages} messages {verb} represented by the summary; history stands {kept}"),
+            ("summarised", f"{made.messages} messages {verb} in the summary only; history stands {kept}"),
             ("checked", _checked(checks)),
         )
     )

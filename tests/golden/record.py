@@ -23,7 +23,7 @@ from temporalio.client import WorkflowHistory
 
 from salience.client import Salience
 from salience.local import Stack, resolve
-from salience.model.session import Limits, ModelSettings, SessionConfig
+from salience.model.session import ContextConfig, Limits, ModelSettings, SessionConfig
 from salience.settings import Settings
 from salience.store.history import Histories
 from tests.conftest import ended, until
@@ -40,7 +40,7 @@ class Stage:
         self.salience = salience
         self.folder = folder
 
-    def config(self, turns: list[dict[str, Any]], **top: Any) -> SessionConfig:
+    def config(self, turns: list[dict[str, Any]], *, window: int = 128_000, **top: Any) -> SessionConfig:
         """A scripted session in a workspace of its own."""
         workspace = self.folder / f"ws-{uuid.uuid4().hex[:6]}"
         workspace.mkdir()
@@ -50,6 +50,9 @@ class Stage:
         return SessionConfig(
             cwd=str(workspace),
             model_settings=ModelSettings(model=f"script:{script}"),
+            context_config=ContextConfig(
+                context_window_tokens=window, reserved_output_tokens=4_096 if window > 32_000 else 1_000
+            ),
             limits=Limits(retry_base_s=0.05),
         )
 
@@ -131,8 +134,28 @@ async def reset(stage: Stage, session_id: str) -> None:
     await until(lambda: _has(stage, session_id, "SessionEnded", 2))
 
 
+def _reads(files: int) -> list[dict[str, Any]]:
+    return [{"text": f"{n}", "tool_calls": [{"name": "read_file", "args": {"path": f"f{n}.txt"}}]} for n in range(files)]
+
+
+async def compacted(stage: Stage, session_id: str) -> None:
+    """Compactions before a turn, after an overflow and by hand; a rollback; runs of their own for the last two."""
+    overflow = {"error": {"kind": "context_overflow", "message": "prompt is too long", "limit_tokens": 8_000}}
+    config = stage.config([*_reads(30), overflow, *_reads(2), {"text": "read"}, {"text": "end"}], window=10_000)
+    for n in range(30):
+        (Path(config.cwd) / f"f{n}.txt").write_text(f"word{n} " * 200)
+    await stage.salience.start(config, "read all, and never write", session_id=session_id)
+    await ended(stage.salience, session_id)
+    await stage.salience.compact(session_id, focus="the words")
+    await until(lambda: _has(stage, session_id, "SessionEnded", 2))
+    await stage.salience.rollback(session_id)
+    await until(lambda: _has(stage, session_id, "SessionEnded", 3))
+    await stage.salience.say(session_id, "go on", message_id="m2")
+    await until(lambda: _has(stage, session_id, "SessionEnded", 4))
+
+
 SCENARIOS: dict[str, Callable[[Stage, str], Awaitable[None]]] = {
-    scenario.__name__: scenario for scenario in (tools, failures, verbs, worker_lost, many_turns, reset)
+    scenario.__name__: scenario for scenario in (tools, failures, verbs, worker_lost, many_turns, reset, compacted)
 }
 
 
