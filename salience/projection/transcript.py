@@ -19,6 +19,7 @@ from salience.model.event import (
     UserPromptSubmitted,
 )
 from salience.model.frozen import Frozen, type_of_sequence
+from salience.projection.stretch import Stretch
 
 EntryKind = Literal["prompt", "response", "result"]
 NOT_RUN = "This call was not run: the turn ended before it started. Nothing was changed."
@@ -74,11 +75,20 @@ class OpenTranscript(Frozen):
 
 @dataclass(slots=True)
 class Transcript:
-    """The fold: `entries` as far as they were loaded or appended, `seen` the message ids of the session."""
+    """The fold: `entries` by position, as far as they are in memory; `seen` the message ids of the session.
 
-    entries: list[Entry] = field(default_factory=list[Entry])
+    Folding never reads an entry, so a fold may go on from `open` and `seen` alone.
+    """
+
+    entries: Stretch[Entry] = field(default_factory=Stretch[Entry])
     seen: set[str] = field(default_factory=set[str])
     open: OpenTranscript = field(default_factory=OpenTranscript)
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            self.entries = Stretch(first=self.open.length)
+        elif len(self.entries) != self.open.length:
+            raise ValueError(f"{len(self.entries)} entries of a transcript of {self.open.length}")
 
     @property
     def pending(self) -> tuple[Entry, ...]:
