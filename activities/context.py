@@ -106,7 +106,7 @@ class Contexts:
         run_id, kept = self._configs.get(session_id, ("", None))
         if kept is not None and activity.in_activity() and run_id == activity.info().workflow_run_id:
             return kept
-        config = (await self.journal.latest(session_id)).workplace.config
+        config = (await self.journal.standing(session_id)).workplace.config
         if config is None:
             raise NotFound(f"session {session_id} has no configuration yet")
         return config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from salience.errors import NotFound
 from salience.model import calls
 from salience.model.session import Limits, ModelSettings, SessionConfig
 from salience.projection.projection import Projection
+from salience.projection.transcript import Entry
 from salience.settings import Settings
 from salience.store.journal import Journal
 from salience.telemetry.failpoints import failpoint
@@ -51,7 +53,9 @@ class SessionActivities:
         return calls.OpenedRun(
             anchor=anchor_of(projection),
             config=None if known else config,
-            carry=_carry(projection) if projection.cursor.generation > 1 else None,
+            carry=_carry(projection, await self._journal.prompts(asked.session_id))
+            if projection.cursor.generation > 1
+            else None,
             limits=config.limits,
             model=config.model_settings.model,
             tool_classes=classes(config.tools),
@@ -108,14 +112,14 @@ def _check_tools(config: SessionConfig) -> None:
         raise ApplicationError(f"the workspace {config.cwd} does not exist", type="workspace_gone", non_retryable=True)
 
 
-def _carry(projection: Projection) -> calls.SessionCarry:
+def _carry(projection: Projection, prompts: Sequence[Entry]) -> calls.SessionCarry:
     """What a run needs of the runs before it, from the record: the run before could not hand it over itself.
 
     What this run was sent already is in the record, too; the workflow acknowledges that itself.
     """
     place = projection.workplace
     run_id = projection.cursor.run_id
-    delivered = [e.message_id for e in projection.transcript.entries if e.kind == "prompt" and e.run_id != run_id]
+    delivered = [e.message_id for e in prompts if e.run_id != run_id]
     pending = [e.message_id for e in projection.transcript.pending if e.run_id != run_id]
     ids = [*delivered, *pending]
     receipts = tuple((message_id, number + 1) for number, message_id in enumerate(ids))[-CARRIED_RECEIPTS:]

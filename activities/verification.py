@@ -19,7 +19,7 @@ from salience.context.epoch import Epoch, EpochState
 from salience.context.inputs import BUILDER_VERSION
 from salience.context.view import refs_needed
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
-from salience.log.chain import Row, fault_of, row_of
+from salience.log.chain import Row, event_of, fault_of, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model import event as ev
 from salience.model.compaction import CompactionRecord
@@ -27,7 +27,7 @@ from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles, StoredBundle
 from salience.store.history import Histories
-from salience.store.journal import Batch, Journal, Position, Run, event_of
+from salience.store.journal import Batch, Journal, Position, Run
 from salience.store.postgres import Postgres
 from salience.verify import invariants
 from salience.verify.findings import Finding, Report
@@ -218,12 +218,12 @@ class Verification:
         await self._compactions_hold(session_id, events, projection, tally)
         tally.findings.extend(invariants.files_are_known(events, projection.state))
         tally.findings.extend(invariants.transcript_pairs(projection.transcript.entries))
-        stored = await self._journal.load(session_id)
-        if stored is not None and stored.cursor.seq != len(rows):
+        stored = await self._journal.latest(session_id)
+        if stored.cursor.seq != len(rows):
             return  # the session went on meanwhile: what is stored now is of more rows than were read
-        if stored is not None and stored.state != projection.state:
+        if stored.state != projection.state:
             tally.add("PRJ-1", "the stored state is not what the events fold to")
-        if stored is not None and stored.stats != projection.stats:
+        if stored.stats != projection.stats:
             tally.add("PRJ-1", "the stored stats are not what the events fold to")
 
     async def _compactions_hold(

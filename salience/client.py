@@ -26,7 +26,7 @@ from salience.model.frozen import Frozen
 from salience.model.session import ContextConfig, Limits, ModelSettings, Session, SessionConfig
 from salience.model.state import State
 from salience.model.stats import Stats
-from salience.projection.projection import SavedProjection
+from salience.projection.projection import Standing
 from salience.settings import Settings
 from salience.store.blobs import BlobStore, FileBlobs
 from salience.store.bundles import Bundles
@@ -281,7 +281,7 @@ class Salience:
 
     async def session(self, session_id: str) -> Session:
         """The session as the journal knows it; works for running and ended ones alike."""
-        return session_of(session_id, await self.journal.latest(session_id))
+        return session_of(session_id, await self.journal.standing(session_id))
 
     async def state(self, session_id: str, *, at: str | None = None) -> State:
         """The state after an event (an id, or a seq as text); the latest in the store by default (spec PRJ-4)."""
@@ -301,7 +301,7 @@ class Salience:
 
     async def stats(self, session_id: str) -> Stats:
         """The latest stats in the store."""
-        return (await self.journal.latest(session_id)).stats
+        return (await self.journal.standing(session_id)).stats
 
     def events(self, session_id: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
         """The journal's events after a seq."""
@@ -443,7 +443,7 @@ def check_session_id(session_id: str) -> None:
         )
 
 
-def session_of(session_id: str, saved: SavedProjection) -> Session:
+def session_of(session_id: str, saved: Standing) -> Session:
     """The session as seen from outside, from its projection."""
     place = saved.workplace
     if place.config is None:

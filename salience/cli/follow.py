@@ -120,7 +120,7 @@ class Following:
         """The archive workflow journals the last events after the end; what is read next should find them."""
         for _ in range(round(JOURNALED_WITHIN_S / 0.1)):
             try:
-                cursor = (await self._client.journal.latest(self._session_id)).cursor
+                cursor = (await self._client.journal.standing(self._session_id)).cursor
                 if (cursor.run_id == run_id and cursor.ended) or cursor.generation > self._cursor.generation:
                     return
             except (NotFound, BackendUnavailable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,13 @@ def metadata_of(event: Event, decoder_version: int) -> dict[str, Any]:
         "actor": event.actor,
         "causality": event.causality.plain(),
     }
+
+
+def event_of(row: Row) -> Event:
+    """The event a row holds; its payload must not be erased."""
+    metadata = json.loads(row.metadata)
+    metadata.pop("decoder_version", None)
+    return Event.model_validate({**metadata, "payload": json.loads(row.payload or "{}")})
 
 
 def fault_of(row: Row, previous: str, seq: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from salience.log.decode import Cursor
 from salience.model import event as ev
@@ -54,20 +54,28 @@ class Workplace(Frozen):
     earlier_runs: Annotated[tuple[EarlierRun, ...], type_of_sequence] = ()
 
 
-class SavedProjection(Frozen):
-    """The fold between two projections; a cache of what the events say."""
+class Standing(Frozen):
+    """The fold between two projections without the state: what is small whatever the session has done."""
+
+    # Up to schema 1 the state was stored with the rest.
+    model_config = ConfigDict(extra="ignore")
 
     cursor: Cursor
     head: str
     workplace: Workplace
-    state: State
     stats: Stats
     transcript: OpenTranscript
 
 
+class SavedProjection(Standing):
+    """The fold between two projections; a cache of what the events say."""
+
+    state: State
+
+
 @dataclass(slots=True)
 class Projection:
-    """The fold, in memory. `transcript.entries` holds the whole transcript when loaded with it."""
+    """The fold, in memory. `transcript.entries` holds the transcript as far as it was loaded."""
 
     cursor: Cursor
     head: str
@@ -75,6 +83,8 @@ class Projection:
     state: State
     stats: Stats
     transcript: Transcript
+    state_size: int = 0
+    """Characters of the state when it was last written or read: they decide whether a turn writes it."""
 
     @classmethod
     def empty(cls, session_id: str) -> Projection:

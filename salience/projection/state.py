@@ -8,10 +8,14 @@ from salience.model import event as ev
 from salience.model.artifact import ArtifactKind
 from salience.model.state import FileState, Goal, State, StateArtifact, ToolFailure
 
+FOLD_VERSION = 2
+"""Raised whenever the same events would fold to another state: a stored state of another version is folded again."""
 GOAL_BYTES = 4_000
 KEPT_FAILURES = 50
-KEPT_ARTIFACTS = 2_000
-"""Oldest tool outputs leave the state beyond this; files and diffs never do (INV 4)."""
+KEPT_ARTIFACTS = 300
+"""Outputs and diffs, one or more a call, leave the state beyond this, oldest first; the store's index has them all.
+
+Files never leave it (INV 4)."""
 
 
 def fold_state(state: State, event: ev.Event) -> State:
@@ -133,7 +137,7 @@ def _with_artifact(
     artifact = StateArtifact(artifact_id=artifact_id, kind=kind, path_or_uri=path_or_uri, summary=summary)
     kept = [a for a in state.artifacts if a.artifact_id != artifact_id]
     kept.append(artifact)
-    outputs = [a for a in kept if a.kind in ("tool_output", "command_log")]
-    if len(outputs) > KEPT_ARTIFACTS:
-        kept.remove(outputs[0])
+    calls = [at for at, known in enumerate(kept) if known.kind != "file"]
+    if len(calls) > KEPT_ARTIFACTS:
+        del kept[calls[0]]
     return tuple(kept)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from salience.errors import JournalConflict, NotFound
-from salience.log.chain import Row
+from salience.errors import JournalConflict, NotFound, VerificationFailed
+from salience.log.chain import Row, event_of
 from salience.model.artifact import Artifact
 from salience.model.compaction import Checkpoint
 from salience.model.event import CompactionCompleted, Event
-from salience.projection.projection import Projection, SavedProjection
+from salience.model.state import State
+from salience.projection.projection import Projection, SavedProjection, Standing, Workplace
+from salience.projection.state import FOLD_VERSION, fold_state
+from salience.projection.stretch import Stretch
 from salience.projection.transcript import Entry, Transcript
-from salience.store.bundles import StoredBundle
+from salience.store.batch import DIFFERS, RECORD, SMALL_STATE, Batch, Position, values, written
 from salience.store.postgres import Connection, Postgres
-
-SNAPSHOT_EVERY = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where the journal of a session stands."""
-
-    seq: int
-    head: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +36,18 @@ class Run:
     archive_ref: str | None
 
 
-@dataclass(slots=True)
-class Batch:
-    """What one projection records: rows, the fold after them, and what else the fold brought."""
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """The mutable latest row: the fold without its state, and the state as it was stored last, if it is of use."""
 
-    projection: Projection
-    rows: Sequence[Row] = ()
-    entries: Sequence[Entry] = ()
-    artifacts: Sequence[Artifact] = ()
-    bundles: Sequence[StoredBundle] = ()
-    texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    standing: Standing
+    state: str | None
+    state_seq: int
+
+
+def _the_beginning(workplace: Workplace) -> int:
+    del workplace
+    return 0
 
 
 class Journal:
@@ -79,33 +73,22 @@ class Journal:
         Raises:
             JournalConflict: a row with the same seq or event id is there and differs (spec EVT-3).
         """
-        projection = batch.projection
-        session_id = projection.cursor.session_id
-        values = (
-            self._tenant,
-            session_id,
-            expected.seq,
-            expected.head,
-            json.dumps(_session_row(projection)),
-            projection.save().model_dump_json(by_alias=True, exclude_none=True),
-            json.dumps([_row_json(row) for row in batch.rows]),
-            json.dumps([_entry_json(entry) for entry in batch.entries]),
-            json.dumps([_artifact_json(artifact, projection.cursor.seq) for artifact in batch.artifacts]),
-            json.dumps([asdict(bundle) for bundle in batch.bundles]),
-            json.dumps([{"digest": ref, "body": body.decode()} for ref, body in batch.texts.items()]),
-            bool(batch.rows) and batch.rows[-1].seq // SNAPSHOT_EVERY != (batch.rows[0].seq - 1) // SNAPSHOT_EVERY,
-        )
+        session_id = batch.projection.cursor.session_id
+        fold = written(batch)
         try:
-            found = await connection.execute(_RECORD, values)
+            found = await connection.execute(RECORD, values(self._tenant, expected, batch, fold))
         except psycopg.DatabaseError as error:
-            if error.sqlstate != _DIFFERS:
+            if error.sqlstate != DIFFERS:
                 raise
             raise JournalConflict(
                 f"journal row {error.diag.message_detail} of {session_id} differs from what history decodes to",
                 mend=f"salience verify {session_id}",
             ) from error
         row = await found.fetchone()
-        return bool(row and row[0])
+        if not (row and row[0]):
+            return False
+        batch.projection.state_size = fold.state_size
+        return True
 
     async def register_run(self, connection: Connection, session_id: str, run: Run) -> None:
         """Note a run at its beginning; noting it again changes nothing."""
@@ -125,11 +108,15 @@ class Journal:
         )
 
     async def forget_folds(self, connection: Connection, session_id: str) -> None:
-        """Drop what can be folded again: transcript, snapshots, artifacts and bundles. The log itself stays."""
+        """Drop what can be folded again: state, transcript, snapshots, artifacts and bundles. The log itself stays."""
         for table in ("messages", "state_snapshots", "artifacts", "bundles"):
             await connection.execute(
                 f"DELETE FROM {table} WHERE tenant = %s AND session_id = %s", (self._tenant, session_id)
             )
+        await connection.execute(
+            "UPDATE sessions SET state = NULL, state_seq = 0 WHERE tenant = %s AND session_id = %s",
+            (self._tenant, session_id),
+        )
 
     async def register_archive(self, session_id: str, run_id: str, archive_ref: str, history_events: int) -> None:
         """Note where a run's history is kept."""
@@ -142,27 +129,40 @@ class Journal:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    async def load(self, session_id: str) -> Projection | None:
-        """The fold at the journal's end with the whole transcript; None for an unknown session."""
-        async with self._postgres.connection() as connection:
-            found = await connection.execute(
-                "SELECT projection FROM sessions WHERE tenant = %s AND session_id = %s", (self._tenant, session_id)
-            )
-            row = await found.fetchone()
-            if row is None or row[0] is None:
-                return None
-            saved = SavedProjection.model_validate_json(row[0])
-            entries = await self._entries(connection, session_id)
-        seen = {e.message_id for e in entries if e.kind == "prompt"}
-        seen |= {e.message_id for e in saved.transcript.pending}
-        return Projection.load(saved, Transcript(entries, seen, saved.transcript))
+    async def load(self, session_id: str, *, since: Callable[[Workplace], int] = _the_beginning) -> Projection | None:
+        """The fold at the journal's end; None for an unknown session.
 
-    async def _entries(self, connection: Connection, session_id: str) -> list[Entry]:
-        found = await connection.execute(
-            "SELECT body FROM messages WHERE tenant = %s AND session_id = %s ORDER BY position",
-            (self._tenant, session_id),
-        )
-        return [Entry.model_validate_json(row[0]) for row in await found.fetchall()]
+        Args:
+            since: the position from which the transcript's entries are to be in memory.
+
+        Raises:
+            VerificationFailed: a cache was deleted that events alone do not bring back.
+        """
+        latest = await self._latest(session_id)
+        if latest is None:
+            return None
+        standing = latest.standing
+        state, size = await self._state(session_id, latest)
+        length = standing.transcript.length
+        first = min(since(standing.workplace), length)
+        async with self._postgres.connection() as connection:
+            entries = await self._entries(connection, session_id, first, length)
+            found = await connection.execute(
+                "SELECT message_id FROM messages WHERE tenant = %s AND session_id = %s AND kind = 'prompt'"
+                " AND position < %s",
+                (self._tenant, session_id, length),
+            )
+            seen = {row[0] for row in await found.fetchall()}
+        if len(entries) != length - first:
+            raise VerificationFailed(
+                f"the transcript of {session_id} has {len(entries)} of {length - first} stored entries",
+                mend=f"salience verify {session_id} --rebuild",
+            )
+        seen |= {entry.message_id for entry in standing.transcript.pending}
+        transcript = Transcript(Stretch(entries, first=first), seen, standing.transcript)
+        projection = Projection.load(_whole(standing, state), transcript)
+        projection.state_size = size
+        return projection
 
     async def latest(self, session_id: str) -> SavedProjection:
         """The fold at the journal's end without the transcript.
@@ -170,22 +170,84 @@ class Journal:
         Raises:
             NotFound: there is no such session.
         """
+        latest = await self._latest(session_id)
+        if latest is None:
+            raise NotFound(f"no session {session_id!r}", mend="salience list")
+        state, _ = await self._state(session_id, latest)
+        return _whole(latest.standing, state)
+
+    async def standing(self, session_id: str) -> Standing:
+        """The same without the state: one row, whatever the session has done.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        latest = await self._latest(session_id)
+        if latest is None:
+            raise NotFound(f"no session {session_id!r}", mend="salience list")
+        return latest.standing
+
+    async def _latest(self, session_id: str) -> _Latest | None:
         async with self._postgres.connection() as connection:
             found = await connection.execute(
-                "SELECT projection FROM sessions WHERE tenant = %s AND session_id = %s", (self._tenant, session_id)
+                "SELECT projection, seq, CASE WHEN state_fold = %s THEN state END, state_seq FROM sessions"
+                " WHERE tenant = %s AND session_id = %s",
+                (FOLD_VERSION, self._tenant, session_id),
             )
             row = await found.fetchone()
-        if row is None or row[0] is None:
-            raise NotFound(f"no session {session_id!r}", mend="salience list")
-        return SavedProjection.model_validate_json(row[0])
+        if row is None:
+            return None
+        projection, seq, state, state_seq = row
+        if projection is None:
+            if not seq:
+                return None
+            raise VerificationFailed(
+                f"what was folded of {session_id} is not stored", mend=f"salience verify {session_id} --rebuild"
+            )
+        return _Latest(Standing.model_validate_json(projection), state, state_seq)
 
-    async def snapshot_before(self, session_id: str, seq: int) -> SavedProjection | None:
-        """The latest snapshot at or before a seq."""
+    async def _state(self, session_id: str, latest: _Latest) -> tuple[State, int]:
+        """The state at the journal's end and its size: the newest that is stored, and the events since then."""
+        upto = latest.standing.cursor.seq
+        state, size, seq = State(session_id=session_id), 0, 0
+        if latest.state is not None:
+            state, size, seq = State.model_validate_json(latest.state), len(latest.state), latest.state_seq
+        if seq < upto:
+            snapshot = await self.snapshot_before(session_id, upto, after=seq)
+            if snapshot is not None:
+                # Newer than the row's own: the state was too large for the row by then.
+                state, size, seq = snapshot.state, SMALL_STATE + 1, snapshot.cursor.seq
+        if seq < upto:
+            async for event in self.events(session_id, after=seq, upto=upto):
+                state = fold_state(state, event)
+        return state, size
+
+    async def _entries(
+        self, connection: Connection, session_id: str, first: int = 0, upto: int = 2**31 - 1
+    ) -> list[Entry]:
+        found = await connection.execute(
+            "SELECT body FROM messages WHERE tenant = %s AND session_id = %s AND position >= %s AND position < %s"
+            " ORDER BY position",
+            (self._tenant, session_id, first, upto),
+        )
+        return [Entry.model_validate_json(row[0]) for row in await found.fetchall()]
+
+    async def prompts(self, session_id: str) -> list[Entry]:
+        """The user's messages in the stored transcript, in order."""
         async with self._postgres.connection() as connection:
             found = await connection.execute(
-                "SELECT body FROM state_snapshots WHERE tenant = %s AND session_id = %s AND seq <= %s"
-                " ORDER BY seq DESC LIMIT 1",
-                (self._tenant, session_id, seq),
+                "SELECT body FROM messages WHERE tenant = %s AND session_id = %s AND kind = 'prompt' ORDER BY position",
+                (self._tenant, session_id),
+            )
+            return [Entry.model_validate_json(row[0]) for row in await found.fetchall()]
+
+    async def snapshot_before(self, session_id: str, seq: int, *, after: int = 0) -> SavedProjection | None:
+        """The latest snapshot at or before a seq and after another, made by this release's fold."""
+        async with self._postgres.connection() as connection:
+            found = await connection.execute(
+                "SELECT body FROM state_snapshots WHERE tenant = %s AND session_id = %s AND fold = %s AND seq <= %s"
+                " AND seq > %s ORDER BY seq DESC LIMIT 1",
+                (self._tenant, session_id, FOLD_VERSION, seq, after),
             )
             row = await found.fetchone()
         return SavedProjection.model_validate_json(row[0]) if row else None
@@ -303,56 +365,8 @@ class Journal:
             return [Artifact.model_validate_json(row[0]) for row in await found.fetchall()]
 
 
-_DIFFERS = "SL001"
-"""SQLSTATE that `record_projection` raises for a row that is there and differs."""
-_RECORD = "SELECT record_projection(%s, %s, %s, %s, %s::json, %s, %s::json, %s::json, %s::json, %s::json, %s::json, %s)"
 _ROW = "seq, event_id, run_id, type, metadata, payload, payload_digest, hash"
 
 
-def _session_row(projection: Projection) -> dict[str, Any]:
-    place = projection.workplace
-    return {
-        "seq": projection.cursor.seq,
-        "head": projection.head,
-        "run_id": projection.cursor.run_id,
-        "history_id": projection.cursor.history_id,
-        "status": place.status,
-        "end_reason": place.end_reason,
-        "model": place.config.model_settings.model if place.config else "",
-        "title": projection.state.goal.user_goal[:200],
-        "created_at": place.created_at,
-        "updated_at": place.updated_at,
-    }
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in Row.__slots__}
-
-
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "position": entry.position,
-        "message_id": entry.message_id,
-        "kind": entry.kind,
-        "seq": entry.seq,
-        "body": entry.model_dump_json(exclude_none=True),
-    }
-
-
-def _artifact_json(artifact: Artifact, seq: int) -> dict[str, Any]:
-    return {
-        "artifact_id": artifact.artifact_id,
-        "kind": artifact.kind,
-        "content_hash": artifact.content_hash,
-        "size_bytes": artifact.size_bytes,
-        "source_event_id": artifact.source_event_id,
-        "seq": seq,
-        "body": artifact.model_dump_json(exclude_none=True),
-    }
-
-
-def event_of(row: Row) -> Event:
-    """The event a row holds; its payload must not be erased."""
-    metadata = json.loads(row.metadata)
-    metadata.pop("decoder_version", None)
-    return Event.model_validate({**metadata, "payload": json.loads(row.payload or "{}")})
+def _whole(standing: Standing, state: State) -> SavedProjection:
+    return SavedProjection.model_construct(**dict(standing), state=state)
