@@ -1,0 +1,281 @@
+"""What is stored of a fold gives the fold back, at any event and whatever of it was deleted (spec PRJ-1, PRJ-2)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from salience.errors import VerificationFailed
+from salience.local import Stack
+from salience.log.chain import row_of
+from salience.model import event as ev
+from salience.projection.projection import Projection
+from salience.store import batch as batches
+from salience.store import migrations
+from salience.store.batch import Batch, Position
+from salience.store.journal import Journal
+from salience.store.postgres import Postgres
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json.gz"))
+
+
+class Recorder:
+    """A projector over given events: folds portions of them and records each as the real one does."""
+
+    def __init__(self, postgres: Postgres, journal: Journal, session_id: str) -> None:
+        self.postgres = postgres
+        self.journal = journal
+        self.projection = Projection.empty(session_id)
+
+    async def take(self, events: list[ev.Event], following: ev.Event | None) -> None:
+        """Record a portion; where a context is built next, the transcript is sealed and the build remembered."""
+        projection = self.projection
+        expected = Position(projection.cursor.seq, projection.head)
+        length = len(projection.transcript.entries)
+        rows = []
+        for event in events:
+            rows.append(row_of(event, projection.head, 1))
+            projection.fold(event)
+            projection.head = rows[-1].hash
+            projection.cursor = projection.cursor.model_copy(
+                update={"seq": event.seq, "last_event_id": event.event_id, "run_id": event.run_id}
+            )
+        if following is not None and isinstance(following.payload, ev.ContextBuilt):
+            projection.transcript.seal(projection.cursor.seq)
+            built = {"bundle_id": following.payload.bundle.bundle_id, "state": {"number": projection.cursor.seq}}
+            projection.workplace = projection.workplace.model_copy(update={"built_epoch": built})
+        batch = Batch(projection, rows, projection.transcript.entries[length:])
+        async with self.postgres.connection() as connection:
+            assert await self.journal.record(connection, expected, batch)
+
+    async def assert_loaded_is_folded(self) -> None:
+        session_id = self.projection.cursor.session_id
+        loaded = await self.journal.load(session_id)
+        assert loaded is not None
+        assert loaded.save() == self.projection.save() == await self.journal.latest(session_id)
+        assert list(loaded.transcript.entries) == list(self.projection.transcript.entries)
+        assert loaded.transcript.seen == self.projection.transcript.seen
+        assert await self.journal.standing(session_id) == _standing(self.projection)
+
+
+def _standing(projection: Projection) -> object:
+    from salience.projection.projection import Standing
+
+    saved = projection.save()
+    return Standing(
+        cursor=saved.cursor,
+        head=saved.head,
+        workplace=saved.workplace,
+        stats=saved.stats,
+        transcript=saved.transcript,
+    )
+
+
+@pytest.fixture
+async def postgres(stack: Stack) -> AsyncIterator[Postgres]:
+    postgres = Postgres(stack.info.postgres.runtime_dsn)
+    yield postgres
+    await postgres.close()
+
+
+@pytest.fixture
+def recorder(postgres: Postgres, session_id: str) -> Recorder:
+    return Recorder(postgres, Journal(postgres, "default"), session_id)
+
+
+def events_of(path: Path, session_id: str) -> list[ev.Event]:
+    golden = json.loads(gzip.decompress(path.read_bytes()))
+    return [ev.Event.model_validate({**event, "session_id": session_id}) for event in golden["events"]]
+
+
+def many(session_id: str, *, files: int, turns: int) -> list[ev.Event]:
+    """The events of a session that writes one of many files at each turn."""
+    events: list[ev.Event] = []
+
+    def add(payload: ev.Payload, slot: str) -> None:
+        seq = len(events) + 1
+        events.append(
+            ev.Event(
+                event_id=f"run:{seq}:{slot}",
+                session_id=session_id,
+                run_id="run",
+                seq=seq,
+                timestamp="2026-01-01T00:00:00.000000Z",
+                type=type(payload).__name__,
+                actor=payload.actor,
+                payload=payload,
+            )
+        )
+
+    for turn in range(turns):
+        if turn == 0:
+            text = f"prompt {turn}"
+            add(ev.UserPromptSubmitted(message_id=f"p{turn}", text=text, size_bytes=9, delivery="update"), "prompt")
+        call = f"call_{turn}"
+        path = f"src/a/rather/long/folder/name/for/a/file/module_{turn % files}.py"
+        add(
+            ev.FileWritten(
+                tool_call_id=call, path=path, change="modified", before_hash="a" * 64, after_hash=f"{turn:064}"
+            ),
+            f"written:{call}",
+        )
+        add(ev.DiffApplied(tool_call_id=call, diff_ref="d" * 64, files=1, added=1, removed=1), f"diff:{call}")
+    return events
+
+
+@pytest.mark.parametrize(("small", "every"), [(16 * 1024, 256), (0, 16), (0, 10**9)])
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name.split(".")[0])
+async def test_the_fold_comes_back_at_every_prefix_of_a_recorded_history(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, session_id: str, path: Path, small: int, every: int
+) -> None:
+    monkeypatch.setattr(batches, "SMALL_STATE", small)
+    monkeypatch.setattr(batches, "SNAPSHOT_EVERY", every)
+    events = events_of(path, session_id)
+    dice = random.Random(7)
+    at = 0
+    while at < len(events):
+        portion = dice.randint(1, 3 if len(events) < 200 else 40)
+        upto = next(
+            (
+                n
+                for n in range(at + 1, min(at + portion, len(events)))
+                if isinstance(events[n].payload, ev.ContextBuilt)
+            ),
+            min(at + portion, len(events)),
+        )
+        await recorder.take(events[at:upto], events[upto] if upto < len(events) else None)
+        await recorder.assert_loaded_is_folded()
+        at = upto
+    assert recorder.projection.cursor.seq == len(events)
+
+
+async def test_deleting_what_is_stored_of_the_state_changes_nothing(
+    stack: Stack, recorder: Recorder, session_id: str
+) -> None:
+    events = many(session_id, files=150, turns=300)
+    for at in range(0, len(events), 20):
+        await recorder.take(events[at : at + 20], None)
+    await recorder.assert_loaded_is_folded()
+    with psycopg.connect(stack.info.postgres.superuser_dsn, autocommit=True) as connection:
+        where = f"WHERE session_id = '{session_id}'"
+        kept = connection.execute(f"SELECT count(*) FROM state_snapshots {where}".encode()).fetchone()
+        assert kept == (2,)
+        for statement in (
+            f"DELETE FROM state_snapshots {where} AND seq > 300",
+            f"DELETE FROM state_snapshots {where}",
+            f"UPDATE sessions SET state = NULL, state_seq = 0 {where}",
+        ):
+            connection.execute(statement.encode())
+            await recorder.assert_loaded_is_folded()
+        # A state that another release's fold made may be any other: it is not looked at.
+        connection.execute(f"UPDATE sessions SET state = 'x', state_seq = seq, state_fold = 1 {where}".encode())
+        await recorder.assert_loaded_is_folded()
+
+
+async def test_a_transcript_is_loaded_from_a_position(recorder: Recorder, session_id: str) -> None:
+    path = next(path for path in GOLDEN if path.name.startswith("many_turns"))
+    await recorder.take(events_of(path, session_id), None)
+    whole = recorder.projection.transcript
+    length = len(whole.entries)
+    for first in (0, 3, length - 1, length, length + 5):
+        loaded = await recorder.journal.load(session_id, since=lambda _, first=first: first)
+        assert loaded is not None
+        assert loaded.transcript.entries.first == min(first, length)
+        assert loaded.transcript.entries.held == whole.entries[first:]
+        assert loaded.transcript.seen == whole.seen
+        assert loaded.transcript.open == whole.open
+
+
+@pytest.mark.parametrize(
+    "deleted", ["DELETE FROM messages WHERE position = 1 AND", "UPDATE sessions SET projection = NULL WHERE"]
+)
+async def test_a_cache_that_events_alone_do_not_bring_back_is_named(
+    stack: Stack, recorder: Recorder, session_id: str, deleted: str
+) -> None:
+    await recorder.take(events_of(GOLDEN[0], session_id), None)
+    with psycopg.connect(stack.info.postgres.superuser_dsn) as connection:
+        connection.execute(f"{deleted} session_id = '{session_id}'".encode())
+    with pytest.raises(VerificationFailed, match="stored") as raised:
+        await recorder.journal.load(session_id)
+    assert "--rebuild" in raised.value.line()
+
+
+async def test_what_a_turn_writes_does_not_grow_with_the_session(
+    stack: Stack, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, session_id: str
+) -> None:
+    """Late in a session with 500 files a turn writes as many bytes as early; in memory a forgotten beginning is gone."""
+    sizes: list[int] = []
+    values = batches.values
+
+    def counted(*given: object) -> tuple[object, ...]:
+        made = values(*given)  # type: ignore[arg-type]
+        snapshot = made[7]
+        sizes.append(sum(len(str(value)) for value in made) - len(str(snapshot)))
+        return made
+
+    monkeypatch.setattr("salience.store.journal.values", counted)
+    events = many(session_id, files=500, turns=1_500)
+    await recorder.take(events[:1_200], None)
+    written: dict[int, int] = {}
+    for at in range(1_200, len(events), 2):
+        await recorder.take(events[at : at + 2], None)
+        written[at // 2] = sizes[-1]
+    large = recorder.projection.save().state.model_dump_json()
+    assert len(large) > 200_000
+    assert max(written.values()) < 8_000
+    early, late = (sum(written[turn] for turn in turns) for turns in (range(620, 660), range(1_440, 1_480)))
+    assert late <= 1.1 * early
+    calls = [artifact for artifact in recorder.projection.state.artifacts if artifact.kind != "file"]
+    assert len(calls) == 300
+    await recorder.assert_loaded_is_folded()
+
+
+async def test_a_session_of_the_former_schema_goes_on(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, session_id: str
+) -> None:
+    """Its row holds the whole fold, its state by the former rules: the state comes from its events."""
+    database = f"former_{session_id.replace('-', '_')}"
+    superuser = stack.info.postgres.superuser_dsn
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database} OWNER salience_owner".encode())
+    all_of_them = migrations.available()
+    owner = make_conninfo(stack.info.postgres.owner_dsn, dbname=database)
+    with monkeypatch.context() as former:
+        former.setattr(migrations, "available", lambda: all_of_them[:1])
+        assert migrations.migrate(owner) == 1
+    events = events_of(GOLDEN[-1], session_id)
+    projection = Projection.empty(session_id)
+    rows = []
+    for event in events:
+        rows.append(row_of(event, projection.head, 1))
+        projection.fold(event)
+        projection.head = rows[-1].hash
+    projection.cursor = projection.cursor.model_copy(update={"seq": len(events), "last_event_id": events[-1].event_id})
+    whole = projection.save().model_dump_json(by_alias=True, exclude_none=True)
+    row = {"seq": len(events), "head": projection.head, "run_id": "", "history_id": 0, "status": "active"}
+    texts = {"model": "", "title": "", "created_at": "", "updated_at": ""}
+    batch = Batch(projection, rows, projection.transcript.entries[:])
+    made = batches.values("default", Position(0, ""), batch, batches.written(batch))
+    runtime = make_conninfo(stack.info.postgres.runtime_dsn, dbname=database)
+    with psycopg.connect(runtime) as connection:
+        connection.execute(
+            "SELECT record_projection(%s, %s, %s, %s, %s::json, %s, %s::json, %s::json, %s::json, %s::json, %s::json, %s)",
+            (*made[:4], json.dumps({**row, **texts}), whole, *made[9:], True),
+        )
+    assert migrations.migrate(owner) == all_of_them[-1][0]
+    postgres = Postgres(runtime)
+    recorder = Recorder(postgres, Journal(postgres, "default"), session_id)
+    recorder.projection = projection
+    await recorder.assert_loaded_is_folded()
+    follow = many(session_id, files=3, turns=2)
+    start = len(events)
+    await recorder.take([event.model_copy(update={"seq": start + event.seq}) for event in follow], None)
+    await recorder.assert_loaded_is_folded()
+    await postgres.close()
