@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import platform
 import statistics
@@ -50,11 +51,14 @@ REPLAY_S = 1.0
 
 @dataclass(frozen=True)
 class Sample:
-    """The worker's memory and the database's size when a turn was seen."""
+    """The worker's memory, the database's size, and the processor time used so far when a turn was seen."""
 
     turn: int
     worker_mb: float
     postgres_mb: float
+    worker_cpu_s: float
+    temporal_cpu_s: float
+    postgres_cpu_s: float
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,16 @@ class Long:
         if not self.verified:
             found.append("the session does not verify")
         return found
+
+    def cpu_ms(self, part: str) -> tuple[float, float]:
+        """Milliseconds of processor time a turn of a part of the stack, early and late: other work hardly moves them."""
+        spans = ((EARLY[0], EARLY[-1]), (self.turns - 2 * LATE, self.turns))
+        found: list[float] = []
+        for first, last in spans:
+            before, after = self._at(first), self._at(last)
+            used = getattr(after, f"{part}_cpu_s") - getattr(before, f"{part}_cpu_s")
+            found.append(used * 1e3 / (after.turn - before.turn))
+        return found[0], found[1]
 
     def _at(self, turn: int) -> Sample:
         return min(self.samples, key=lambda sample: abs(sample.turn - turn))
@@ -154,7 +168,37 @@ def make_workspace(folder: Path) -> Path:
     return workspace
 
 
-async def measure(salience: Salience, folder: Path, turns: int, worker: psutil.Process) -> Long:
+@dataclass(frozen=True)
+class Parts:
+    """The processes of the stack."""
+
+    worker: psutil.Process
+    temporal: psutil.Process
+    postgres: psutil.Process
+
+    def sample(self, turn: int, postgres_bytes: int) -> Sample:
+        """What they have used so far."""
+        return Sample(
+            turn=turn,
+            worker_mb=self.worker.memory_full_info().uss / 1e6,
+            postgres_mb=postgres_bytes / 1e6,
+            worker_cpu_s=_cpu_s(self.worker),
+            temporal_cpu_s=_cpu_s(self.temporal),
+            postgres_cpu_s=_cpu_s(self.postgres),
+        )
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    """Seconds of processor time of a process and its children, ended ones included."""
+    total = 0.0
+    for member in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = member.cpu_times()
+            total += used.user + used.system + used.children_user + used.children_system
+    return total
+
+
+async def measure(salience: Salience, folder: Path, turns: int, parts: Parts) -> Long:
     """Run one session and read its figures off journal, histories and the worker's process."""
     script = folder / "script.json"
     script.write_text(json.dumps({"turns": script_of(turns)}))
@@ -166,7 +210,7 @@ async def measure(salience: Salience, folder: Path, turns: int, worker: psutil.P
     )
     began = time.perf_counter()
     session_id = await salience.start(config, "Go through all parts.")
-    samples = await _watched(salience, session_id, worker)
+    samples = await _watched(salience, session_id, parts)
     wall = time.perf_counter() - began
     events = [event async for event in salience.events(session_id)]
     overheads = overheads_of(events)
@@ -227,14 +271,14 @@ def overheads_of(events: list[ev.Event]) -> dict[int, float]:
     }
 
 
-async def _watched(salience: Salience, session_id: str, worker: psutil.Process) -> list[Sample]:
+async def _watched(salience: Salience, session_id: str, parts: Parts) -> list[Sample]:
     """Samples twice a second until the session's end is in the journal."""
     samples: list[Sample] = []
     while True:
         row = await _row(salience, session_id)
         if row is not None:
             turn, status, size = row
-            samples.append(Sample(turn, worker.memory_full_info().uss / 1e6, size / 1e6))
+            samples.append(parts.sample(turn, size))
             if status != "active":
                 return samples
         await asyncio.sleep(0.5)
@@ -284,9 +328,9 @@ async def run(turns: int, folder: Path) -> Long:
     """Measure a session of this length on a stack of its own."""
     with Stack(worker=True) as stack:
         assert stack.info.worker is not None
-        worker = psutil.Process(stack.info.worker.pid)
+        pids = (stack.info.worker.pid, stack.info.temporal.pid, stack.info.postgres.pid)
         async with await Salience.connect(resolve(Settings(home=stack.home.root))) as salience:
-            return await measure(salience, folder, turns, worker)
+            return await measure(salience, folder, turns, Parts(*map(psutil.Process, pids)))
 
 
 def table_of(long: Long, command: str, measured_at: str) -> str:
@@ -307,6 +351,9 @@ def table_of(long: Long, command: str, measured_at: str) -> str:
         f" | {long.history_last_run:.0f} | {ratios['history']:.2f} | {MOST['history']} |",
     ]
     quarters = [long._at(share * long.turns // 4) for share in (1, 2, 3, 4)]
+    for part in ("worker", "temporal", "postgres"):
+        early, late = long.cpu_ms(part)
+        lines.append(f"| processor time of {part}, ms a turn | {early:.1f} | {late:.1f} | {late / early:.2f} | |")
     lines += [
         f"| worker, MB of its own (turn {quarters[0].turn}, turn {quarters[-1].turn}) | {quarters[0].worker_mb:.0f}"
         f" | {quarters[-1].worker_mb:.0f} | {ratios['memory']:.2f} | {MOST['memory']} |",
