@@ -36,7 +36,8 @@ class ArchiveManifest(Frozen):
 
 def pack(events: list[HistoryEvent]) -> bytes:
     """A history as zstd-compressed protobuf."""
-    return zstandard.ZstdCompressor(level=10).compress(History(events=events).SerializeToString())
+    packed = zstandard.ZstdCompressor(level=10).compress(History(events=events).SerializeToString())
+    return bytes(memoryview(packed))  # a copy: the compressor's bytes keep the room of the uncompressed ones
 
 
 def unpack(data: bytes) -> list[HistoryEvent]:

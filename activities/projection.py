@@ -141,6 +141,8 @@ class Projector:
     async def _finish(self, projection: Projection) -> Projection:
         """The fold at the end of a run that has closed; what Temporal no longer holds cannot be added."""
         cursor = projection.cursor
+        # It is as recorded: taken up where it stands, instead of read again with the whole transcript at every run's end.
+        self._keep(projection)
         try:
             return await self.project(cursor.session_id, cursor.run_id)
         except NotFound:
