@@ -22,6 +22,7 @@ from salience.model import calls
 from salience.model.canonical import canonical_json
 from salience.model.compaction import Checkpoint, CompactionRecord, CompactionTrigger
 from salience.projection.projection import Projection
+from salience.projection.stretch import Stretch
 from salience.store.blobs import BlobStore
 from salience.store.journal import Journal
 from salience.telemetry.failpoints import failpoint
@@ -132,7 +133,7 @@ class Compactions:
     ) -> tuple[View, Budget]:
         """The view with another checkpoint, and what there is room for."""
         everything = (await self._journal.transcript(session_id))[: projection.transcript.open.length]
-        past = replace(projection, transcript=replace(projection.transcript, entries=everything))
+        past = replace(projection, transcript=replace(projection.transcript, entries=Stretch(everything)))
         past.workplace = projection.workplace.model_copy(update={"checkpoint": checkpoint})
         standing = await self._standing(session_id, past)
         if standing is None:
@@ -148,7 +149,7 @@ class Compactions:
             return None
         environment, tools = await environment_of(self._blobs, place.environment_ref)
         # Sealed on the side: what is due is delivered by the build that follows, not by this look ahead.
-        transcript = replace(projection.transcript, entries=list(projection.transcript.entries))
+        transcript = replace(projection.transcript, entries=projection.transcript.entries.copy())
         transcript.seal(projection.cursor.seq)
         sealed = replace(projection, transcript=transcript)
         inputs = build_input(session_id, place.turn, sealed, place.config, environment, place.environment_ref, tools)

@@ -82,6 +82,7 @@ class Projector:
             length = len(projection.transcript.entries)
             history = await self._history(projection.cursor, run_id, upto_activity)
             rows, artifacts = await self._fold(projection, history)
+            await self._recall(projection, length)
             compiled = await then(projection) if then else Compiled()
             batch = Batch(
                 projection=projection,
@@ -93,6 +94,7 @@ class Projector:
             )
             async with self._postgres.connection() as connection:
                 if await self._journal.record(connection, expected, batch):
+                    projection.forget()
                     self._keep(projection)
                     return projection
             projection = None
@@ -118,6 +120,16 @@ class Projector:
         projection.cursor = cursor
         projection.head = head
         return rows, artifacts
+
+    async def _recall(self, projection: Projection, stored: int) -> None:
+        """Have in memory what a build reads: a rollback brings back entries that were let go."""
+        if not projection.lacks:
+            return
+        transcript = projection.transcript
+        entries = await self._journal.verbatim(projection.cursor.session_id, projection.workplace, stored)
+        for entry in transcript.entries[stored:]:
+            entries.append(entry)
+        transcript.entries = entries
 
     async def _enter(self, projection: Projection, run_id: str) -> Projection:
         """The fold at the beginning of a run, with every run before it finished.

@@ -228,7 +228,7 @@ def _made(
 def _prompts(inputs: BuildInput, first: int) -> list[Entry]:
     """The user messages that the view has now."""
     masked = 0 if inputs.checkpoint is None else inputs.checkpoint.prompts_from
-    entries = (inputs.entries[at] for at in range(max(first, masked), len(inputs.entries)))
+    entries = inputs.entries.between(max(first, masked), len(inputs.entries))
     return [entry for entry in entries if entry.kind == "prompt"]
 
 

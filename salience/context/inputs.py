@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from salience.model.session import PermissionConfig, SessionConfig
 from salience.model.state import State
 from salience.model.tool import ToolSpec
 from salience.projection.gauge import Gauge
+from salience.projection.stretch import Stretch
 from salience.projection.transcript import Entry
 
 BUILDER_VERSION = "builder-2"
@@ -40,7 +41,7 @@ class BuildInput:
     tools: tuple[ToolSpec, ...]
     state: State
     earlier_runs: tuple[EarlierRun, ...]
-    entries: Sequence[Entry]
+    entries: Stretch[Entry]
     current_request: str
     checkpoint: Checkpoint | None
     gauge: Gauge

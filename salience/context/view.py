@@ -128,9 +128,14 @@ def _state(before: EpochState | None, reason: EpochReason | None, basis: Basis) 
 
 def _entries(inputs: BuildInput, first: int) -> Iterator[Entry]:
     """Entries from a position on; those that a checkpoint summarises need not be in memory."""
-    if inputs.checkpoint is not None:
-        first = max(first, min(inputs.checkpoint.prompts_from, inputs.checkpoint.first_kept))
-    return (inputs.entries[at] for at in range(first, len(inputs.entries)))
+    entries, checkpoint = inputs.entries, inputs.checkpoint
+    if checkpoint is not None:
+        for entry in entries.between(max(first, checkpoint.prompts_from), checkpoint.first_kept):
+            if entry.kind == "prompt":
+                yield entry
+        first = max(first, checkpoint.first_kept)
+    for at in range(first, len(entries)):
+        yield entries[at]
 
 
 def _extend(epoch: Epoch, inputs: BuildInput) -> None:

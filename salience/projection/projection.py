@@ -20,7 +20,7 @@ from salience.model.stats import Stats
 from salience.projection.gauge import Gauge, fold_gauge
 from salience.projection.state import fold_state
 from salience.projection.stats import fold_stats
-from salience.projection.transcript import OpenTranscript, Transcript
+from salience.projection.transcript import OpenTranscript, Transcript, is_prompt
 
 KEPT_RUNS = 20
 
@@ -52,6 +52,16 @@ class Workplace(Frozen):
     first_prompt: str = ""
     run_turns: int = 0
     earlier_runs: Annotated[tuple[EarlierRun, ...], type_of_sequence] = ()
+
+    @property
+    def verbatim_from(self) -> int:
+        """Position of the first exchange that no checkpoint stands for."""
+        return self.checkpoint.first_kept if self.checkpoint else 0
+
+    @property
+    def prompts_from(self) -> int:
+        """Position from which on the user's messages are verbatim."""
+        return min(self.checkpoint.prompts_from, self.checkpoint.first_kept) if self.checkpoint else 0
 
 
 class Standing(Frozen):
@@ -113,6 +123,18 @@ class Projection:
             stats=self.stats,
             transcript=self.transcript.open,
         )
+
+    def forget(self) -> None:
+        """Let go of the entries that a checkpoint stands for; they are to be stored by now."""
+        self.transcript.entries.forget_before(
+            self.workplace.verbatim_from, sparing=is_prompt, spared_from=self.workplace.prompts_from
+        )
+
+    @property
+    def lacks(self) -> bool:
+        """Whether entries that a build reads are not in memory: a rollback brings back what was forgotten."""
+        entries = self.transcript.entries
+        return entries.first > self.workplace.verbatim_from or entries.spared_from > self.workplace.prompts_from
 
     def fold(self, event: ev.Event) -> None:
         """Take one event in."""

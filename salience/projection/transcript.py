@@ -51,6 +51,11 @@ class Entry(Frozen):
     tool_name: str | None = None
 
 
+def is_prompt(entry: Entry) -> bool:
+    """Whether an entry is a message of the user."""
+    return entry.kind == "prompt"
+
+
 class OpenCall(Frozen):
     """A requested call that waits for its result."""
 

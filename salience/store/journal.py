@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +43,6 @@ class _Latest:
     standing: Standing
     state: str | None
     state_seq: int
-
-
-def _the_beginning(workplace: Workplace) -> int:
-    del workplace
-    return 0
 
 
 class Journal:
@@ -129,11 +124,11 @@ class Journal:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    async def load(self, session_id: str, *, since: Callable[[Workplace], int] = _the_beginning) -> Projection | None:
-        """The fold at the journal's end; None for an unknown session.
-
-        Args:
-            since: the position from which the transcript's entries are to be in memory.
+    async def load(
+        self,
+        session_id: str,
+    ) -> Projection | None:
+        """The fold at the journal's end, with the entries no checkpoint stands for; None for an unknown session.
 
         Raises:
             VerificationFailed: a cache was deleted that events alone do not bring back.
@@ -143,26 +138,41 @@ class Journal:
             return None
         standing = latest.standing
         state, size = await self._state(session_id, latest)
-        length = standing.transcript.length
-        first = min(since(standing.workplace), length)
+        entries = await self.verbatim(session_id, standing.workplace, standing.transcript.length)
         async with self._postgres.connection() as connection:
-            entries = await self._entries(connection, session_id, first, length)
             found = await connection.execute(
                 "SELECT message_id FROM messages WHERE tenant = %s AND session_id = %s AND kind = 'prompt'"
                 " AND position < %s",
-                (self._tenant, session_id, length),
+                (self._tenant, session_id, standing.transcript.length),
             )
             seen = {row[0] for row in await found.fetchall()}
+        seen |= {entry.message_id for entry in standing.transcript.pending}
+        transcript = Transcript(entries, seen, standing.transcript)
+        projection = Projection.load(_whole(standing, state), transcript)
+        projection.state_size = size
+        return projection
+
+    async def verbatim(self, session_id: str, workplace: Workplace, length: int) -> Stretch[Entry]:
+        """The stored entries that no checkpoint stands for, of a transcript of some length.
+
+        Raises:
+            VerificationFailed: some were deleted.
+        """
+        first = min(workplace.verbatim_from, length)
+        async with self._postgres.connection() as connection:
+            entries = await self._entries(connection, session_id, first, length)
+            spared = await self._entries(connection, session_id, workplace.prompts_from, first, kind="prompt")
         if len(entries) != length - first:
             raise VerificationFailed(
                 f"the transcript of {session_id} has {len(entries)} of {length - first} stored entries",
                 mend=f"salience verify {session_id} --rebuild",
             )
-        seen |= {entry.message_id for entry in standing.transcript.pending}
-        transcript = Transcript(Stretch(entries, first=first), seen, standing.transcript)
-        projection = Projection.load(_whole(standing, state), transcript)
-        projection.state_size = size
-        return projection
+        return Stretch(
+            entries,
+            first=first,
+            spared={entry.position: entry for entry in spared},
+            spared_from=workplace.prompts_from,
+        )
 
     async def latest(self, session_id: str) -> SavedProjection:
         """The fold at the journal's end without the transcript.
@@ -223,11 +233,12 @@ class Journal:
         return state, size
 
     async def _entries(
-        self, connection: Connection, session_id: str, first: int = 0, upto: int = 2**31 - 1
+        self, connection: Connection, session_id: str, first: int = 0, upto: int = 2**31 - 1, kind: str = ""
     ) -> list[Entry]:
+        only = "AND kind = 'prompt'" if kind == "prompt" else ""
         found = await connection.execute(
             "SELECT body FROM messages WHERE tenant = %s AND session_id = %s AND position >= %s AND position < %s"
-            " ORDER BY position",
+            f" {only} ORDER BY position",
             (self._tenant, session_id, first, upto),
         )
         return [Entry.model_validate_json(row[0]) for row in await found.fetchall()]
@@ -235,11 +246,7 @@ class Journal:
     async def prompts(self, session_id: str) -> list[Entry]:
         """The user's messages in the stored transcript, in order."""
         async with self._postgres.connection() as connection:
-            found = await connection.execute(
-                "SELECT body FROM messages WHERE tenant = %s AND session_id = %s AND kind = 'prompt' ORDER BY position",
-                (self._tenant, session_id),
-            )
-            return [Entry.model_validate_json(row[0]) for row in await found.fetchall()]
+            return await self._entries(connection, session_id, kind="prompt")
 
     async def snapshot_before(self, session_id: str, seq: int, *, after: int = 0) -> SavedProjection | None:
         """The latest snapshot at or before a seq and after another, made by this release's fold."""

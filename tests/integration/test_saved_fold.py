@@ -16,6 +16,7 @@ from salience.errors import VerificationFailed
 from salience.local import Stack
 from salience.log.chain import row_of
 from salience.model import event as ev
+from salience.model.compaction import Checkpoint, CompactionChecks
 from salience.projection.projection import Projection
 from salience.store import batch as batches
 from salience.store import migrations
@@ -179,18 +180,56 @@ async def test_deleting_what_is_stored_of_the_state_changes_nothing(
         await recorder.assert_loaded_is_folded()
 
 
-async def test_a_transcript_is_loaded_from_a_position(recorder: Recorder, session_id: str) -> None:
-    path = next(path for path in GOLDEN if path.name.startswith("many_turns"))
-    await recorder.take(events_of(path, session_id), None)
-    whole = recorder.projection.transcript
-    length = len(whole.entries)
-    for first in (0, 3, length - 1, length, length + 5):
-        loaded = await recorder.journal.load(session_id, since=lambda _, first=first: first)
-        assert loaded is not None
-        assert loaded.transcript.entries.first == min(first, length)
-        assert loaded.transcript.entries.held == whole.entries[first:]
-        assert loaded.transcript.seen == whole.seen
-        assert loaded.transcript.open == whole.open
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+async def test_what_a_checkpoint_stands_for_is_not_held(recorder: Recorder, session_id: str, share: float) -> None:
+    """Loaded or folded on, the same entries are in memory: all from the checkpoint on, before it some of the user's."""
+    events = events_of(next(path for path in GOLDEN if path.name.startswith("many_turns")), session_id)
+    await recorder.take(events, None)
+    whole = list(recorder.projection.transcript.entries)
+    first = 1 + int(share * (len(whole) - 2))
+    prompts = [entry for entry in whole[:first] if entry.kind == "prompt"]
+    await recorder.take([compacted(events[-1], first, prompts_from=prompts[-1].position)], None)
+    recorder.projection.forget()
+    loaded = await recorder.journal.load(session_id)
+    assert loaded is not None
+    for transcript in (recorder.projection.transcript, loaded.transcript):
+        assert transcript.entries.held == [*prompts[-1:], *whole[first:]]
+        assert transcript.entries.first == first
+        assert len(transcript.entries) == len(whole)
+    assert loaded.transcript.seen == recorder.projection.transcript.seen
+    assert loaded.save() == recorder.projection.save()
+    assert not loaded.lacks
+    back = ev.CompactionRolledBack(compaction_id="c1", checkpoint=None, tokens_before=1, tokens_after=2)
+    loaded.fold(following(events[-1], 2, back))
+    assert loaded.lacks
+    assert list(await recorder.journal.verbatim(session_id, loaded.workplace, len(whole))) == whole
+
+
+def following(last: ev.Event, after: int, payload: ev.Payload) -> ev.Event:
+    """An event some places behind another."""
+    seq = last.seq + after
+    change = {"seq": seq, "event_id": f"run:{seq}:x", "type": type(payload).__name__, "payload": payload}
+    return last.model_copy(update=change)
+
+
+def compacted(last: ev.Event, first_kept: int, *, prompts_from: int) -> ev.Event:
+    """The event of a checkpoint, next after another event."""
+    checkpoint = Checkpoint(
+        compaction_id="c1",
+        number=1,
+        record_ref="a" * 64,
+        summary_ref="b" * 64,
+        from_message_id="m1",
+        to_message_id="m2",
+        first_kept=first_kept,
+        first_kept_message_id="m3",
+        prompts_from=prompts_from,
+        messages=1,
+        tokens_before=2,
+        tokens_after=1,
+    )
+    done = ev.CompactionCompleted(trigger="proactive", checkpoint=checkpoint, policy="p", checks=CompactionChecks())
+    return following(last, 1, done)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from salience.model.session import ContextConfig, SessionConfig
 from salience.model.state import Goal, State
 from salience.model.tool import ToolSpec
 from salience.projection.gauge import Gauge
+from salience.projection.stretch import Stretch
 from salience.projection.transcript import Entry
 
 BASH = ToolSpec(
@@ -139,7 +140,7 @@ class Record:
                 open_questions=("which branch?",),
             ),
             "earlier_runs": (),
-            "entries": list(self.entries),
+            "entries": Stretch(self.entries),
             "current_request": self.current_request,
             "checkpoint": None,
             "gauge": NO_COMPACTION,
