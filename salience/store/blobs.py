@@ -51,7 +51,7 @@ class FileBlobs:
     read or written lately are kept in memory: a turn reads what the turn before has written.
     """
 
-    def __init__(self, root: Path, *, cache_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, root: Path, *, cache_bytes: int = 8 * 1024 * 1024) -> None:
         self._root = root
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
