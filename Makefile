@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types format demo demo-real bench clean
+.PHONY: help setup test lint types format demo demo-real bench bench-long clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | \
@@ -73,8 +73,12 @@ demo: setup ## A session mends a failing test while its worker is killed; then o
 demo-real: setup $(SOURCE) ## The same on real input: a rounding bug of the published marshmallow 3.13.0.
 	@$(PY) -m demo.real
 
-bench: setup ## Measure Salience beside bare Temporal and, where their scripts are, its peers; some ten minutes.
+bench: setup ## Measure Salience beside bare Temporal and, where their scripts are, its peers, then 2,000 turns; some 15 minutes.
 	@$(PY) -m bench
+	@$(PY) -m bench.long 2000 --results long-2000
+
+bench-long: setup ## Measure one session of 10,000 turns; some 15 minutes on an idle machine.
+	@$(PY) -m bench.long 10000
 
 clean: ## End the demo's stacks and delete .venv and all caches.
 	@for home in .cache/*/home .cache/*/copy; do \

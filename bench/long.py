@@ -375,21 +375,25 @@ def _a_turn(earlier: Sample, later: Sample) -> float:
 
 
 def main() -> None:
-    """Measure, print the table, write `bench/results/long.json` and `long.md`; exit 1 when a ratio is missed."""
+    """Measure, print the table, write it with all figures to `bench/results`; exit 1 when a ratio is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.long", description=__doc__)
     parser.add_argument("turns", type=int, nargs="?", default=2_000, help="turns of the session, at least 400")
+    parser.add_argument("--results", default="long", help="name of the files in bench/results")
     asked = parser.parse_args()
     if asked.turns < 400:
         parser.error("at least 400 turns: early and late ones are compared")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         long = asyncio.run(run(asked.turns, Path(folder)))
-    command, measured_at = f"python -m bench.long {asked.turns}", datetime.now(UTC).isoformat(timespec="seconds")
+    command, measured_at = (
+        "python -m bench.long " + " ".join(sys.argv[1:]),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
     figures = {"command": command, "measured_at": measured_at, "ratios": long.ratios, **asdict(long)}
     figures["samples"] = [asdict(sample) for sample in long.samples[:: max(1, len(long.samples) // 100)]]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "long.json").write_text(json.dumps(figures, indent=1) + "\n")
+    (RESULTS / f"{asked.results}.json").write_text(json.dumps(figures, indent=1) + "\n")
     table = table_of(long, command, measured_at)
-    (RESULTS / "long.md").write_text(table)
+    (RESULTS / f"{asked.results}.md").write_text(table)
     print(table)
     for line in long.missed:
         print(f"missed: {line}", file=sys.stderr)
