@@ -96,7 +96,7 @@ class Salience:
         session_id = session_id or new_session_id()
         check_session_id(session_id)
         prompt = await self._prompt(task, message_id or f"task-{session_id}") if task is not None else None
-        start = calls.SessionStart(task=prompt, config=config)
+        start = _started(task=prompt, config=config)
         try:
             await self.temporal.start_workflow(
                 calls.WORKFLOW_TYPE,
@@ -139,9 +139,7 @@ class Salience:
         await self._must_exist(session_id)
         await self._refuse_changes(session_id, model_settings, limits, context_config)
         prompt = await self._prompt(words, message_id or f"msg-{uuid.uuid4().hex}")
-        resume = calls.SessionStart(
-            resume=True, model_settings=model_settings, limits=limits, context_config=context_config
-        )
+        resume = _started(resume=True, model_settings=model_settings, limits=limits, context_config=context_config)
         if message_id:
             return await self._submit_once(session_id, prompt, resume)
         return await self._submit(session_id, prompt, resume=resume)
@@ -151,7 +149,7 @@ class Salience:
         prompt = await self._prompt(task, message_id or f"task-{session_id}")
         if not message_id and not await self._began_with(session_id, prompt):
             prompt = prompt.model_copy(update={"message_id": f"task-{digest(prompt.text_ref or prompt.text)[:32]}"})
-        return await self._submit_once(session_id, prompt, calls.SessionStart(resume=True))
+        return await self._submit_once(session_id, prompt, _started(resume=True))
 
     async def resume(
         self,
@@ -167,9 +165,7 @@ class Salience:
         try:
             return await self._update(session_id, "resume")
         except NotFound:
-            start = calls.SessionStart(
-                resume=True, model_settings=model_settings, limits=limits, context_config=context_config
-            )
+            start = _started(resume=True, model_settings=model_settings, limits=limits, context_config=context_config)
             await self._start_run(session_id, start)
             return "started"
 
@@ -246,7 +242,7 @@ class Salience:
         await self._must_exist(session_id)
         operation = WithStartWorkflowOperation(
             calls.WORKFLOW_TYPE,
-            calls.SessionStart(resume=True, adjust=True),
+            _started(resume=True, adjust=True),
             id=session_id,
             task_queue=self.settings.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -424,6 +420,11 @@ class Salience:
     async def _must_exist(self, session_id: str) -> None:
         if not await self.exists(session_id):
             raise NotFound(f"no session {session_id!r}", mend="salience list")
+
+
+def _started(**fields: Any) -> calls.SessionStart:
+    """A start input with what this release gives every run."""
+    return calls.SessionStart(max_history_events=calls.MAX_HISTORY_EVENTS, **fields)
 
 
 def new_session_id() -> str:

@@ -30,8 +30,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.errands import Errands
     from workflows.inbox import Inbox
 
-MAX_HISTORY_EVENTS = 2_000
-"""Continue as new beyond this: replay after a worker's death costs about 0.3 ms an event, and it is what people wait for."""
 LONGEST_WAIT_S = 60.0
 MAX_OVERFLOWS = 3
 """Prompts in a row that the provider calls too long, each after a smaller view, before the run ends (spec CMP-3)."""
@@ -405,7 +403,7 @@ class AgentSession:
         info = workflow.info()
         return (
             info.is_continue_as_new_suggested()
-            or info.get_current_history_length() > MAX_HISTORY_EVENTS
+            or info.get_current_history_length() > self._start.max_history_events
             or self._updates > 1_500
         )
 
@@ -422,6 +420,7 @@ class AgentSession:
                 "limits": None,
                 "context_config": None,
                 "adjust": False,
+                "max_history_events": calls.MAX_HISTORY_EVENTS,
                 "generation": self._start.generation + 1,
                 "carry": self._carry(),
             }

@@ -29,6 +29,12 @@ SPILL_BYTES: Final = 32 * 1024
 """A user text longer than this many bytes lies in a blob; history and journal hold its beginning."""
 MAX_PROMPT_BYTES: Final = 50 * 1024 * 1024
 
+MAX_HISTORY_EVENTS: Final = 1_200
+"""A run continues as new beyond this: replay after a worker's death costs about 0.4 ms an event, and people wait for it.
+
+It stands in the start input, so that a history always replays as it was made.
+"""
+
 REPORTED_FAILURES: Final = frozenset({"workspace_gone", "unavailable"})
 """Types of errors that `run_tool` raises before it has changed anything, effects included."""
 
@@ -124,6 +130,10 @@ class SessionStart(Frozen):
     context_config: ContextConfig | None = Field(default=None, description="A new window and budget, at resume.")
     decoder_version: int = 1
     generation: int = 1
+    max_history_events: int = Field(
+        default=2_000,
+        description="Continue as new beyond this; the run's own, so that its history replays as it was made.",
+    )
     carry: SessionCarry | None = Field(default=None, description="Set by continue-as-new only.")
 
 
