@@ -14,7 +14,7 @@ from salience.model.artifact import Artifact
 from salience.model.compaction import Checkpoint
 from salience.model.environment import EarlierRun
 from salience.model.frozen import Frozen, type_of_sequence
-from salience.model.session import GOOD_ENDINGS, SessionConfig, SessionStatus
+from salience.model.session import SessionConfig, SessionStatus, status_after
 from salience.model.state import State
 from salience.model.stats import Stats
 from salience.projection.gauge import Gauge, fold_gauge
@@ -207,7 +207,7 @@ def _fold_workplace(workplace: Workplace, event: ev.Event, messages: int) -> Wor
                 last_words=workplace.last_words,
             )
             change |= {
-                "status": "completed" if ended.reason in GOOD_ENDINGS else "failed",
+                "status": status_after(ended.reason),
                 "end_reason": ended.reason,
                 "end_detail": ended.detail,
                 "earlier_runs": (*workplace.earlier_runs, run)[-KEPT_RUNS:],

@@ -22,8 +22,10 @@ from salience.model.session import ContextConfig, Limits, ModelSettings, Permiss
 from salience.model.tool import ToolOutcome
 from salience.settings import Settings
 from salience.store.blobs import FileBlobs
+from salience.store.journal import Journal
 from salience.store.ledger import Claim, Ledger
 from salience.store.postgres import Connection, Postgres
+from salience.store.sources import Sources
 
 
 class LeavingPostgres(Postgres):
@@ -59,7 +61,9 @@ class Scene:
         self.blobs = FileBlobs(self.folder / "blobs")
         self.postgres = LeavingPostgres(self.settings.postgres_dsn, max_size=2)
         self.ledger = Ledger(self.postgres, self.settings.tenant)
-        self.activities = ToolActivities(self.blobs, self.ledger, self._config, runtime=())
+        self.journal = Journal(self.postgres, self.settings.tenant)
+        self.sources = Sources(self.postgres, self.journal, self.settings.tenant)
+        self.activities = ToolActivities(self.blobs, self.ledger, self._config, self.sources, runtime=())
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from salience.context.constitution import constitution
 from salience.context.session_memory import KEPT_RUNS, session_memory
 from salience.context.state_card import CARD_BYTES, KEPT_FILES, state_card
 from salience.model.environment import EarlierRun
 from salience.model.session import PermissionConfig
-from salience.model.state import Constraints, FileState, Goal, Plan, PlanStep, State, ToolFailure
+from salience.model.state import Constraints, FileState, Goal, OpenQuestion, Plan, PlanStep, State, ToolFailure
 
 OLD = EarlierRun(run_id="old", reason="answered", turns=1, ended_at="2026-01-01T00:00:00Z")
 
 
 def card(state: State, *, vcs_head: str | None = "abc", told: tuple[str, ...] = ()) -> str:
     return state_card(state, vcs_head=vcs_head, told=told, criteria=("tests pass",), runs=(OLD,), run_id="new")
+
+
+def asked(questions: Iterable[str]) -> tuple[OpenQuestion, ...]:
+    return tuple(OpenQuestion(question_id=f"q{at}", question=question) for at, question in enumerate(questions))
 
 
 def full_state() -> State:
@@ -30,7 +36,7 @@ def full_state() -> State:
             ToolFailure(tool_call_id="c", name="run", kind="error", message=f"boom {at}", event_id="e")
             for at in range(9)
         ),
-        open_questions=tuple(f"question {at}?" for at in range(20)),
+        open_questions=asked(f"question {at}?" for at in range(20)),
     )
 
 
@@ -48,7 +54,7 @@ def test_what_may_never_be_lost_is_whole_and_the_rest_bounded() -> None:
 
 def test_long_open_questions_are_never_cut() -> None:
     questions = tuple("why " * 1_000 + str(at) for at in range(5))
-    text = card(State(session_id="s", open_questions=questions))
+    text = card(State(session_id="s", open_questions=asked(questions)))
     assert all(question in text for question in questions)
 
 
