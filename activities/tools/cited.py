@@ -61,11 +61,18 @@ class Cited:
         )
 
 
-async def cited(site: Site, state: State, refs: Sequence[str]) -> Cited:
-    """The references of a statement, checked against the session's record."""
+async def cited(site: Site, state: State, refs: Sequence[str], *, own: str) -> Cited:
+    """The references of a statement, checked against the session's record.
+
+    Args:
+        site: where the call runs.
+        state: the state the model has seen.
+        refs: what the statement names.
+        own: the statement's id, which shows nothing of it.
+    """
     root = f"{site.workspace.root}/"
     named = {ref: ref.strip().removeprefix(root) for ref in refs}
-    found = await site.sources.known(site.session_id, state, named.values())
+    found = await site.sources.known(site.session_id, state, named.values()) - {own}
     known = dict.fromkeys(plain for plain in named.values() if plain in found)
     return Cited(tuple(known), tuple(ref for ref, plain in named.items() if plain not in found))
 

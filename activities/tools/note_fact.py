@@ -38,7 +38,7 @@ async def _run(site: Site, args: Arguments) -> Result:
     state = await site.sources.state(site.session_id)
     ids = [fact.fact_id for fact in state.facts]
     fact_id = superseded(args.get("fact_id"), f"fact:{site.call_id}", ids, "fact_id")
-    sources = await cited(site, state, [ref for ref in args.get("source_refs", ()) if ref != fact_id])
+    sources = await cited(site, state, args.get("source_refs", ()), own=fact_id)
     fact = Fact(
         fact_id=fact_id,
         content=args["content"],

@@ -54,7 +54,7 @@ async def _run(site: Site, args: Arguments) -> Result:
     state = await site.sources.state(site.session_id)
     ids = [made.decision_id for made in state.decisions]
     decision_id = superseded(args.get("decision_id"), f"decision:{site.call_id}", ids, "decision_id")
-    evidence = await cited(site, state, [ref for ref in args.get("evidence_refs", ()) if ref != decision_id])
+    evidence = await cited(site, state, args.get("evidence_refs", ()), own=decision_id)
     decision = Decision(
         decision_id=decision_id,
         decision=args["decision"],
