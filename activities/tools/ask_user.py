@@ -14,8 +14,8 @@ MAX_CHOICES = 10
 SPEC = ToolSpec(
     name="ask_user",
     description=(
-        "Ask the user something that only they can answer, and stop until they have. Their answer comes as their next "
-        "message. Ask only when you cannot go on sensibly without it."
+        "Ask the user what only they can answer, and stop until they have; their next message is the answer. Ask only when "
+        "you cannot sensibly go on without it."
     ),
     parameters=schema(
         {
@@ -23,13 +23,13 @@ SPEC = ToolSpec(
                 "type": "string",
                 "minLength": 1,
                 "maxLength": MAX_CHARACTERS,
-                "description": f"The question, with what they need to answer it; at most {MAX_CHARACTERS} characters.",
+                "description": f"With what they need to answer it; at most {MAX_CHARACTERS} characters.",
             },
             "choices": {
                 "type": "array",
                 "maxItems": MAX_CHOICES,
                 "items": {"type": "string", "minLength": 1, "maxLength": 300},
-                "description": "Answers to choose from. They may still answer otherwise.",
+                "description": "Answers to choose from; they may answer otherwise.",
             },
         },
         ("question",),

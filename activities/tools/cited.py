@@ -25,8 +25,8 @@ REFS: dict[str, Any] = {
     "maxItems": MAX_REFS,
     "items": {"type": "string", "minLength": 1, "maxLength": MAX_REF_CHARACTERS},
     "description": (
-        "What it rests on: ids of earlier calls, paths of files you read or wrote (path or path:line), what follows blob: "
-        "in a result, ids of artifacts, messages or events, ids of verified facts and decisions."
+        "What shows it: ids of earlier calls, paths you read or wrote (path:line too), artifacts, messages, events, "
+        "verified facts and decisions."
     ),
 }
 

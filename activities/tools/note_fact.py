@@ -13,8 +13,8 @@ MAX_CHARACTERS = 2_000
 SPEC = ToolSpec(
     name="note_fact",
     description=(
-        "Keep a fact you have established, so that it stays in view when the conversation is shortened. Name the sources "
-        "that show it: without existing sources it is kept as an assumption. To correct a fact, give its fact_id."
+        "Keep a fact you have established in view when the conversation is shortened. Without existing sources it is kept "
+        "as an assumption."
     ),
     parameters=schema(
         {
@@ -22,11 +22,11 @@ SPEC = ToolSpec(
                 "type": "string",
                 "minLength": 1,
                 "maxLength": MAX_CHARACTERS,
-                "description": f"The fact, in one or two sentences; at most {MAX_CHARACTERS} characters.",
+                "description": f"In one or two sentences; at most {MAX_CHARACTERS} characters.",
             },
-            "confidence": {"type": "number", "minimum": 0, "maximum": 1, "description": "How sure you are, 0 to 1."},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1, "description": "How sure you are."},
             "source_refs": REFS,
-            "fact_id": {"type": "string", "minLength": 1, "description": "The fact this corrects. Default: a new one."},
+            "fact_id": {"type": "string", "minLength": 1, "description": "The fact it corrects. Default: a new one."},
         },
         ("content", "confidence"),
     ),

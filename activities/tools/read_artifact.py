@@ -22,9 +22,8 @@ _NUMBERED = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 SPEC = ToolSpec(
     name="read_artifact",
     description=(
-        "Read an output, diff or text of this session that was cut, masked or only named. Without further arguments it "
-        "gives numbered lines from the beginning; the last line says how to go on. With pattern it gives the lines that "
-        "match. With offset it gives bytes from there, for very long lines."
+        "Read an output, diff or text of this session that was cut, masked or only named: numbered lines, lines that match "
+        "a pattern, or, for very long lines, bytes from an offset. The last line says how to go on."
     ),
     parameters=schema(
         {
@@ -40,16 +39,16 @@ SPEC = ToolSpec(
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 10_000,
-                "description": "Only lines that match this regular expression (Rust syntax, as in search).",
+                "description": "Only lines that match this regular expression, as in search.",
             },
             "context": {
                 "type": "integer",
                 "minimum": 0,
                 "maximum": MAX_CONTEXT,
-                "description": "With pattern: lines shown around each match. Default 0.",
+                "description": "Lines around each match. Default 0.",
             },
-            "offset": {"type": "integer", "minimum": 0, "description": "First byte, counted from 0, instead of lines."},
-            "limit": {"type": "integer", "minimum": 1, "description": "With offset: most bytes. Default: what fits."},
+            "offset": {"type": "integer", "minimum": 0, "description": "First byte, from 0."},
+            "limit": {"type": "integer", "minimum": 1, "description": "Most bytes from offset. Default: what fits."},
         },
         ("ref",),
     ),

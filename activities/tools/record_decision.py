@@ -14,8 +14,8 @@ MAX_ALTERNATIVES = 10
 SPEC = ToolSpec(
     name="record_decision",
     description=(
-        "Keep a decision with its reasons, so that it is not made again or forgotten. Name the evidence it rests on: "
-        "without existing evidence it counts as an assumption. To change a decision, give its decision_id."
+        "Keep a decision with its reasons in view when the conversation is shortened. Without existing evidence it counts "
+        "as an assumption."
     ),
     parameters=schema(
         {
@@ -23,13 +23,13 @@ SPEC = ToolSpec(
                 "type": "string",
                 "minLength": 1,
                 "maxLength": MAX_CHARACTERS,
-                "description": f"What is decided; at most {MAX_CHARACTERS} characters.",
+                "description": f"At most {MAX_CHARACTERS} characters.",
             },
             "rationale": {
                 "type": "string",
                 "minLength": 1,
                 "maxLength": MAX_CHARACTERS,
-                "description": f"Why; at most {MAX_CHARACTERS} characters.",
+                "description": f"At most {MAX_CHARACTERS} characters.",
             },
             "alternatives": {
                 "type": "array",
@@ -41,7 +41,7 @@ SPEC = ToolSpec(
             "decision_id": {
                 "type": "string",
                 "minLength": 1,
-                "description": "The decision this changes. Default: a new one.",
+                "description": "The decision it changes. Default: a new one.",
             },
         },
         ("decision", "rationale"),

@@ -44,14 +44,9 @@ Every one leaves it resumable.
 """
 
 
-def status_after(reason: str, *, asking: bool = False) -> SessionStatus:
-    """The status of a session whose run ended for this reason.
-
-    Args:
-        reason: the terminal reason.
-        asking: whether a question to the user is open, which a run that only adjusted the view leaves open.
-    """
-    if reason == "asked" or (reason == "adjusted" and asking):
+def status_after(reason: str) -> SessionStatus:
+    """The status of a session whose run ended for this reason."""
+    if reason == "asked":
         return "paused"
     return "completed" if reason in GOOD_ENDINGS else "failed"
 

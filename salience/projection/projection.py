@@ -194,7 +194,7 @@ def _fold_workplace(workplace: Workplace, event: ev.Event, messages: int) -> Wor
             # The work stands as its last run left it: this one has only changed the view.
             before = workplace.earlier_runs[-1] if workplace.earlier_runs else None
             change |= {
-                "status": "completed" if before is None or before.reason in GOOD_ENDINGS else "failed",
+                "status": status_after(before.reason if before else "adjusted"),
                 "end_reason": before.reason if before else "adjusted",
             }
         case ev.SessionEnded() as ended:
