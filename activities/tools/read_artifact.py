@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from activities.tools.arguments import schema
-from activities.tools.paging import MAX_LINE_BYTES, lines_in, offset_of, page, room
+from activities.tools.paging import MAX_LINE_BYTES, lines_in, offset_of, page
 from activities.tools.result import Arguments, Refused, Result, Site, Tool
 from activities.tools.ripgrep import lines_of
 from salience.errors import BlobCorrupt, NotFound
@@ -17,6 +17,8 @@ from salience.store.sources import MIN_HASH_DIGITS
 MAX_CONTEXT = 50
 MAX_MATCHES = 1_000
 _HASH_SHOWN = 16
+_REST = 140
+"""Bytes that the end of the header and the line that says how to go on take at most."""
 _NUMBERED = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 
 SPEC = ToolSpec(
@@ -60,8 +62,8 @@ async def _run(site: Site, args: Arguments) -> Result:
     _check(args)
     name: str = args["ref"].strip()
     ref, what, data = await _bytes(site, name)
-    space = room(site.config.context_config.tool_result_bytes)
-    about = f"blob:{ref[:_HASH_SHOWN]}… ({preview(what, 200)}, {len(data)} bytes"
+    about = f"blob:{ref[:_HASH_SHOWN]}… ({preview(what, 100)}, {len(data)} bytes"
+    space = site.config.context_config.tool_result_bytes - len(about.encode()) - _REST
     if "offset" in args:
         return await asyncio.to_thread(_slice, about, data, args, space)
     if "pattern" in args:
