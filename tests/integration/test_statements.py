@@ -51,9 +51,10 @@ async def test_a_question_ends_the_run_and_the_next_words_answer_it(
     assert (session.status, session.end_reason) == ("paused", "asked")
 
     state = await salience.state(session_id)
-    assert [(fact.fact_id, fact.verified, fact.source_refs) for fact in state.facts] == [
-        ("fact:call_2_0", True, ("call_1_0",)), ("fact:call_2_1", False, ()),
-    ]  # fmt: skip
+    assert {fact.fact_id: (fact.verified, fact.source_refs) for fact in state.facts} == {
+        "fact:call_2_0": (True, ("call_1_0",)),
+        "fact:call_2_1": (False, ()),
+    }
     (made,) = state.decisions
     assert (made.decision_id, made.verified) == ("decision:call_3_0", True)
     (asked,) = state.open_questions
