@@ -343,7 +343,7 @@ class Verification:
             NotFound: neither Temporal nor the archives know the session.
             JournalConflict: a row that is there differs from what history decodes to.
         """
-        sources = await self._sources(session_id)
+        sources = await self.sources(session_id)
         if not sources:
             raise NotFound(f"neither Temporal nor the archives know session {session_id!r}")
         cursor = Cursor(session_id=session_id)
@@ -388,7 +388,7 @@ class Verification:
                 await self._journal.register_archive(session_id, run.run_id, run.archive_ref, run.history_events)
         return len(rows)
 
-    async def _sources(self, session_id: str) -> list[SourceRun]:
+    async def sources(self, session_id: str) -> list[SourceRun]:
         """Every run there is a history of, first to last: what the journal lists, Temporal holds, and archives keep."""
         found: dict[str, SourceRun] = {}
         for run in await self._journal.runs(session_id):

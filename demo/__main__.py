@@ -20,6 +20,8 @@ SESSION = "demo"
 TASK = "The tests of fairshare fail. Find out why, mend the code and show that all tests pass."
 WINDOW, RESERVE = "9000", "1000"
 """Small on purpose, in tokens: the tests' output and the file they read do not fit for long, so the view is compacted."""
+TOOLS = "edit_file,list_files,read_file,run_command,search,update_plan"
+"""What the script calls: the contracts of all tools would take a third of so small a window."""
 
 
 def job(stage: Stage, turns: Path) -> None:
@@ -47,7 +49,7 @@ def job(stage: Stage, turns: Path) -> None:
     first = stage.worker()["pid"]
     killed = stage.run_killing_the_worker(
         "run", TASK, "--session", SESSION, "--cwd", str(stage.work), "--model", f"script:{turns}",
-        "--window", WINDOW, "--reserve", RESERVE, "--constraint", "Do not change the tests.",
+        "--window", WINDOW, "--reserve", RESERVE, "--tools", TOOLS, "--constraint", "Do not change the tests.",
         at_model_call=4,
     )  # fmt: skip
     now = stage.worker()

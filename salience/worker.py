@@ -43,6 +43,7 @@ from salience.store.history import Histories
 from salience.store.journal import Journal
 from salience.store.ledger import Ledger
 from salience.store.postgres import Postgres
+from salience.store.sources import Sources
 from salience.wire import connect
 from workflows import WORKFLOWS
 from workflows.archive import SWEEP_WORKFLOW_TYPE
@@ -88,7 +89,9 @@ def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
     building = ContextActivities(projector, contexts, stores.blobs)
     compacting = CompactionActivities(projector, Compactions(stores.journal, stores.blobs), stores.blobs)
     models = ModelActivities(stores.blobs, stores.ledger, contexts)
-    tools = ToolActivities(stores.blobs, stores.ledger, contexts.config)
+    tools = ToolActivities(
+        stores.blobs, stores.ledger, contexts.config, Sources(stores.postgres, stores.journal, settings.tenant)
+    )
     return Worker(
         client,
         task_queue=settings.task_queue,

@@ -204,6 +204,8 @@ class AgentSession:
         self._transition = "tool_results"
         if outcomes is None:
             return None
+        if asking := next((outcome for outcome in outcomes if outcome.ask), None):
+            return End("asked", asking.preview)
         return End("finished") if any(outcome.finish for outcome in outcomes) else None
 
     async def _build(self, transition: str, again: str = "") -> calls.BuiltContext:
@@ -325,6 +327,7 @@ class AgentSession:
                 name=call.name,
                 response_ref=answer.response_ref,
                 tool_class=tool_class,
+                batch=len(answer.calls),
             )
             if tool_class == "read" and reading:
                 batches[-1].append(value)
@@ -466,7 +469,7 @@ class AgentSession:
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
             )
         await self._settle()
-        going_on = end.reason in ("answered", "finished", "adjusted")
+        going_on = end.reason in ("answered", "finished", "asked", "adjusted")
         return not (going_on and self._inbox.undelivered)
 
     def _count(self, **added: int) -> None:

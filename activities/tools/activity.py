@@ -36,6 +36,7 @@ from salience.model.tool import ToolClass, ToolOutcome
 from salience.settings import default_home
 from salience.store.blobs import BlobStore
 from salience.store.ledger import Claim, Ledger
+from salience.store.sources import Sources
 from salience.telemetry.failpoints import failpoint
 from salience.workspace.command import end_leftovers, forget, spooled
 from salience.workspace.manifest import EMPTY
@@ -89,6 +90,7 @@ class ToolActivities:
         blobs: where texts and contents are kept.
         ledger: what was started and how it ended.
         sessions: gives a session's configuration.
+        sources: what sessions' records name.
         runtime: the runtime's own folders, out of reach of tools when they lie inside a workspace.
     """
 
@@ -97,12 +99,14 @@ class ToolActivities:
         blobs: BlobStore,
         ledger: Ledger,
         sessions: Callable[[str], Awaitable[SessionConfig]],
+        sources: Sources,
         *,
         runtime: tuple[Path, ...] | None = None,
     ) -> None:
         self._blobs = blobs
         self._ledger = ledger
         self._sessions = sessions
+        self._sources = sources
         self._runtime = (default_home(),) if runtime is None else runtime
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         self._running: dict[str, asyncio.Task[ToolOutcome]] = {}
@@ -167,14 +171,17 @@ class ToolActivities:
         config: SessionConfig | None = None
         try:
             with _reporting_outage() if run.patience else nullcontext():
-                config = await run.before(lambda: self._sessions(call.session_id))
+                config = _sharing(await run.before(lambda: self._sessions(call.session_id)), call.batch)
                 block = await run.before(lambda: self._block(call))
             names = offered(config.tools)
             if tool is None or call.name not in names:
                 raise Refused(f"there is no tool {call.name}; there are {', '.join(names)}", kind="unknown_tool")
             args = checked(tool.spec, block.args, block.raw_args)
             workspace = await asyncio.to_thread(Workspace.at, config.cwd, runtime=self._runtime)
-            site = Site(workspace, config, self._blobs, run.tag, None, self._intending(call), run.stop, run.progress)
+            site = Site(
+                workspace, config, self._blobs, self._sources, call.session_id, call.tool_call_id, run.tag, None,
+                self._intending(call), run.stop, run.progress,
+            )  # fmt: skip
             match tool.spec.tool_class:
                 case "read":
                     failpoint("tool.before_run")
@@ -284,6 +291,20 @@ class ToolActivities:
         await run.after(lambda: self._ledger.settle(call.session_id, call.tool_call_id, outcome.plain()))
         failpoint("tool.after_settle")
         return outcome
+
+
+def _sharing(config: SessionConfig, calls: int) -> SessionConfig:
+    """The configuration of one of several calls: their results share the window, and the latest are never masked.
+
+    Args:
+        config: the session's.
+        calls: how many calls the answer has; two results of full size are what a window bears.
+    """
+    if calls <= 2:
+        return config
+    context = config.context_config
+    most = max(512, context.tool_result_bytes * 2 // calls)
+    return config.model_copy(update={"context_config": context.model_copy(update={"max_tool_result_bytes": most})})
 
 
 async def _attempt(tool: Tool, site: Site, args: Arguments) -> Result:

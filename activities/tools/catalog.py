@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from activities.tools import (
+    ask_user,
     edit_file,
     finish,
     list_files,
+    note_fact,
+    read_artifact,
     read_file,
+    record_decision,
     run_command,
     search,
     update_plan,
@@ -20,7 +24,20 @@ from salience.model.tool import ToolClass, ToolSpec
 
 CATALOG: dict[str, Tool] = {
     module.SPEC.name: module.TOOL
-    for module in (edit_file, finish, list_files, read_file, run_command, search, update_plan, write_file)
+    for module in (
+        ask_user,
+        edit_file,
+        finish,
+        list_files,
+        note_fact,
+        read_artifact,
+        read_file,
+        record_decision,
+        run_command,
+        search,
+        update_plan,
+        write_file,
+    )
 }
 
 

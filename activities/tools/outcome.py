@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from activities.tools.paging import head, tail
 from activities.tools.result import Refused, Result
 from salience.model.calls import PREVIEW_BYTES
 from salience.model.canonical import canonical_json
@@ -14,8 +15,9 @@ from salience.store.blobs import BlobStore
 MAX_OUTCOME_BYTES = 8 * 1024
 MAX_INLINE_EFFECTS = 40
 _NAME_BYTES = 200
-_LEFT_OUT = "\n[… {left_out} bytes left out here; the whole output is kept as blob:{ref} …]\n"
-_MARKER_ROOM = 160
+LARGE_BYTES = 4 * 1024 * 1024
+_LEFT_OUT = "\n[… {left_out} bytes left out here; read_artifact reads the whole of it, blob:{ref} …]\n"
+_MARKER_ROOM = 170
 """Bytes the line above takes at most."""
 
 
@@ -36,8 +38,12 @@ async def settled(
         The outcome; its JSON stays under `MAX_OUTCOME_BYTES`.
     """
     trailer = mend(result.trailer)
-    text = await asyncio.to_thread(decode, result.output)
-    data = text.encode()
+    if len(result.output) > max(LARGE_BYTES, 4 * max_bytes):
+        # Cut from the bytes as they are: as text it would be in memory four times over.
+        text, data = "", result.output
+    else:
+        text = await asyncio.to_thread(decode, result.output)
+        data = text.encode()
     if data and trailer and not data.endswith(b"\n"):
         trailer = "\n" + trailer
     clipped = len(data) + len(trailer.encode()) > max_bytes
@@ -62,6 +68,7 @@ async def settled(
         diff_removed=result.diff.removed if result.diff else 0,
         state_patch=result.state_patch,
         finish=result.finish,
+        ask=result.ask,
         effects_ref=None,
         duration_ms=duration_ms,
     )
@@ -76,10 +83,9 @@ def refusal(refused: Refused) -> Result:
 def clip(data: bytes, budget: int, ref: str) -> str:
     """Head and tail of a text within a budget of bytes, cut at characters; a line between says what is missing."""
     room = max(budget - _MARKER_ROOM, 0)
-    head = data[: room - room // 2].decode("utf-8", "ignore")
-    tail = data[len(data) - room // 2 :].decode("utf-8", "ignore")
-    left_out = len(data) - len(head.encode()) - len(tail.encode())
-    return head + _LEFT_OUT.format(left_out=left_out, ref=ref) + tail
+    begin, end = head(data, room - room // 2), tail(data, room // 2)
+    left_out = len(data) - len(begin.encode()) - len(end.encode())
+    return begin + _LEFT_OUT.format(left_out=left_out, ref=ref) + end
 
 
 async def _with_effects(outcome: ToolOutcome, effects: tuple[FileEffect, ...], blobs: BlobStore) -> ToolOutcome:

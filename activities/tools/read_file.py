@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from activities.tools.arguments import schema
+from activities.tools.paging import is_text, page, room
 from activities.tools.result import Arguments, Refused, Result, Site, Tool
-from salience.model.text import decode
 from salience.model.tool import FileEffect, ToolSpec
 from salience.workspace.files import Content, read
 from salience.workspace.paths import locate, shown
 
-MAX_FILE_BYTES = 50 * 1024 * 1024
-MAX_LINES = 2_000
-MAX_LINE_BYTES = 2_000
+MAX_FILE_BYTES = 512 * 1024 * 1024
 HASH_DIGITS = 16
 """Digits of a content hash that are shown; any prefix of at least 8 serves as a precondition."""
-_HEADER_BYTES = 512
 _SNIFF_BYTES = 8192
 
 SPEC = ToolSpec(
@@ -59,45 +56,17 @@ def _read(site: Site, named: str) -> tuple[str, Content]:
 
 
 def _render(path: str, content: Content, args: Arguments, budget: int) -> Result:
-    text = decode(content.data)
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()  # the end of the last line begins no further one
-    total = len(lines)
-    start: int = args.get("start_line", 1)
-    end: int = min(args.get("end_line", total), total)
-    if start > max(total, 1) or (total and end < start):
-        raise Refused(f"{path} has {total} lines; lines {start} to {args.get('end_line', total)} are not among them")
-    room = budget - min(_HEADER_BYTES, budget // 4)
-    width = len(str(end))
-    body: list[str] = []
-    last = start - 1
-    for number in range(start, end + 1):
-        line = f"{number:>{width}}\t{_cut(lines[number - 1].removesuffix(chr(13)))}\n"
-        room -= len(line.encode())
-        if body and (room < 0 or len(body) == MAX_LINES):
-            break
-        body.append(line)
-        last = number
-    mended = "" if content.data == text.encode() else ", not valid UTF-8: bad bytes are shown as U+FFFD"
+    part = page(path, content.data, args.get("start_line", 1), args.get("end_line"), room(budget))
+    mended = "" if is_text(content.data) else ", not valid UTF-8: bad bytes are shown as U+FFFD"
     endings = ", CRLF line ends" if b"\r\n" in content.data else ""
-    span = f"lines {start}-{last} of {total}" if total else "empty"
-    header = f"{path} ({span}, {len(content.data)} bytes, sha256 {content.sha256[:HASH_DIGITS]}{endings}{mended})\n"
-    more = f"[{end - last} more lines: go on with start_line {last + 1}]\n" if last < end else ""
+    about = f"{part.span}, {len(content.data)} bytes, sha256 {content.sha256[:HASH_DIGITS]}{endings}{mended}"
     return Result(
-        output=(header + "".join(body)).encode(),
-        trailer=more,
+        output=f"{path} ({about})\n{part.text}".encode(),
+        trailer=part.more,
         effects=(FileEffect(op="read", path=path, after_hash=content.sha256, size_bytes=len(content.data)),),
         whole=content.data if mended else None,
-        truncated=last < end,
+        truncated=bool(part.more),
     )
-
-
-def _cut(line: str) -> str:
-    data = line.encode()
-    if len(data) <= MAX_LINE_BYTES:
-        return line
-    return f"{data[:MAX_LINE_BYTES].decode('utf-8', 'ignore')}… [{len(data) - MAX_LINE_BYTES} more bytes in this line]"
 
 
 TOOL = Tool(SPEC, _run)

@@ -11,6 +11,7 @@ from salience.model.session import SessionConfig
 from salience.model.state import StatePatch
 from salience.model.tool import FailureKind, FileEffect, ToolSpec
 from salience.store.blobs import BlobStore
+from salience.store.sources import Sources
 from salience.workspace.diff import Diff
 from salience.workspace.paths import Workspace
 
@@ -46,6 +47,7 @@ class Result:
     diff: Diff | None = None
     state_patch: StatePatch | None = None
     finish: bool = False
+    ask: bool = False
     whole: bytes | None = None
     truncated: bool = False
 
@@ -56,8 +58,11 @@ class Site:
 
     Args:
         workspace: what it may touch.
-        config: the session's configuration.
+        config: the session's configuration, with the room that one result of this answer has.
         blobs: where contents are kept.
+        sources: what the session's record names.
+        session_id: the session.
+        call_id: this call.
         tag: a file-name-safe name of this call, the same at every attempt.
         intent: what an earlier attempt recorded that it was about to make true.
         intend: records that before it is done.
@@ -68,6 +73,9 @@ class Site:
     workspace: Workspace
     config: SessionConfig
     blobs: BlobStore
+    sources: Sources
+    session_id: str
+    call_id: str
     tag: str
     intent: dict[str, Any] | None
     intend: Callable[[dict[str, Any]], Awaitable[None]]

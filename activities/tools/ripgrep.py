@@ -14,6 +14,7 @@ from salience.workspace.paths import SCRATCH_PREFIX, locate
 
 TIMEOUT_S = 60.0
 _LINE_LIMIT = 1024 * 1024
+_FEED = 256 * 1024
 
 
 async def lines(
@@ -42,18 +43,31 @@ async def lines(
         *([f"--glob={glob}"] if glob else []), "--glob=!.git", f"--glob=!{SCRATCH_PREFIX}*",
         *(f"--glob=!/{hidden}" for hidden in sorted(site.workspace.hidden)),
     ]  # fmt: skip
+    found, more = await _said([*argv, "--", place], str(site.workspace.root), limit, None)
+    return [line.removeprefix("./") for line in found], more
+
+
+async def lines_of(data: bytes, options: list[str], *, limit: int) -> tuple[list[str], bool]:
+    """The first lines ripgrep says of some bytes, taken as text; arguments, result and refusals as of `lines`."""
+    argv = [_binary(), "--no-config", "--color=never", "--no-messages", "--text", *options, "-"]
+    return await _said(argv, "/", limit, data)
+
+
+async def _said(argv: list[str], cwd: str, limit: int, fed: bytes | None) -> tuple[list[str], bool]:
     process = await asyncio.create_subprocess_exec(
-        *argv, "--", place, cwd=site.workspace.root, env={"LANG": "C.UTF-8"}, limit=_LINE_LIMIT,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        *argv, cwd=cwd, env={"LANG": "C.UTF-8"}, limit=_LINE_LIMIT,
+        stdin=asyncio.subprocess.DEVNULL if fed is None else asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
+    feeding = asyncio.create_task(_feed(process.stdin, fed)) if process.stdin and fed is not None else None
     complaint = asyncio.create_task(process.stderr.read())
     found: list[str] = []
     try:
         async with asyncio.timeout(TIMEOUT_S):
             while len(found) <= limit and (line := await process.stdout.readline()):
-                found.append(decode(line).rstrip("\r\n").removeprefix("./"))
+                found.append(decode(line).rstrip("\r\n"))
             if len(found) <= limit:
                 code = await process.wait()
                 if code == 2 and (said := decode(await complaint).strip()):
@@ -64,12 +78,24 @@ async def lines(
         ) from None
     finally:
         complaint.cancel()
+        if feeding is not None:
+            feeding.cancel()
         with suppress(ProcessLookupError):
             process.kill()
         # A paused pipe would never be seen to end, and `wait` waits for that.
         await process.stdout.read()
         await process.wait()
     return found[:limit], len(found) > limit
+
+
+async def _feed(pipe: asyncio.StreamWriter, data: bytes) -> None:
+    """Write as fast as it is read; who has found enough stops reading."""
+    view = memoryview(data)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        for at in range(0, len(data), _FEED):
+            pipe.write(view[at : at + _FEED])
+            await pipe.drain()
+        pipe.close()
 
 
 def _place(site: Site, path: str) -> str:

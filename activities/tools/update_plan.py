@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import get_args
 
 from activities.tools.arguments import schema
+from activities.tools.cited import checked_size
 from activities.tools.result import Arguments, Refused, Result, Site, Tool
-from salience.model.canonical import canonical_json
 from salience.model.state import Plan, PlanStatus, PlanStep, StatePatch, StepStatus
 from salience.model.tool import ToolSpec
 
 MAX_STEPS = 50
-MAX_PATCH_BYTES = 6 * 1024
-"""The patch travels in the outcome, which history holds and which stays under 8 KiB."""
 _MARKS = {"pending": " ", "in_progress": ">", "done": "x", "blocked": "!", "skipped": "-"}
 
 SPEC = ToolSpec(
@@ -87,9 +85,7 @@ def _status(steps: tuple[PlanStep, ...]) -> PlanStatus:
 async def _run(site: Site, args: Arguments) -> Result:
     del site
     plan = plan_of(args)
-    patch = StatePatch(plan=plan)
-    if (size := len(canonical_json(patch.plain()))) > MAX_PATCH_BYTES:
-        raise Refused(f"the plan has {size} bytes; {MAX_PATCH_BYTES} is the most: use fewer steps or shorter titles")
+    patch = checked_size(StatePatch(plan=plan), "titles, or use fewer steps")
     lines = [f"[{_MARKS[step.status]}] {step.step_id}: {step.title}\n" for step in plan.steps]
     return Result(f"plan {plan.status}\n{''.join(lines)}".encode(), state_patch=patch)
 

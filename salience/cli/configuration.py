@@ -73,10 +73,15 @@ def configuration(asked: Asked, *, default_model: str) -> SessionConfig:
             )
         settings["model"] = model_name(str(name))
     try:
-        return SessionConfig.model_validate(data)
+        config = SessionConfig.model_validate(data)
     except ValidationError as error:
         mend = "give a smaller --reserve" if "reserved_output_tokens" in str(error) else ""
         raise UsageError(f"invalid session configuration: {problems(error)}", mend=mend) from None
+    if config.tools:
+        from activities.tools.catalog import offered
+
+        offered(config.tools)
+    return config
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError, RPCStatusCode
@@ -18,9 +18,10 @@ from salience.errors import BackendUnavailable, NotFound
 from salience.log.decode import Cursor, begin_run, decode
 from salience.model import event as ev
 from salience.model.event import Event
-from salience.model.frozen import Frozen
+from salience.model.frozen import Frozen, type_of_sequence
 from salience.model.message import ModelResponse
 from salience.model.session import TerminalReason
+from salience.model.state import OpenQuestion
 from salience.model.text import decode as decode_text
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Ending(Frozen):
     tool_calls: int = 0
     final_text: str = ""
     final_ref: str | None = None
+    questions: Annotated[tuple[OpenQuestion, ...], type_of_sequence] = ()
 
 
 class Following:
@@ -69,6 +71,7 @@ class Following:
         self._model_calls = 0
         self._tool_calls = 0
         self._final: tuple[str, bool] | None = None
+        self._questions: list[OpenQuestion] = []
 
     async def to_the_end(self) -> Ending:
         """Print a line for each event on stderr until the run ends and its end is journaled.
@@ -98,6 +101,10 @@ class Following:
                 self._tool_calls += 1
             case ev.ToolCallFinished() | ev.ToolCallFailed():
                 self._tool_calls += 1
+            case ev.StateUpdated(patch=patch):
+                self._questions += patch.open_questions or ()
+            case ev.UserPromptSubmitted():
+                self._questions.clear()
             case _:
                 pass
 
@@ -114,6 +121,7 @@ class Following:
             tool_calls=self._tool_calls,
             final_text=await final_text(self._client, self._final),
             final_ref=self._final[0] if self._final else None,
+            questions=tuple(self._questions) if event.payload.reason == "asked" else (),
         )
 
     async def _journaled(self, run_id: str) -> None:

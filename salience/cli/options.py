@@ -13,6 +13,27 @@ from salience.cli.output import warn
 from salience.errors import NotFound, UsageError
 from salience.model import text
 
+MAX_SEQ_DIGITS = 18
+
+
+def event_name(name: str | None) -> str | None:
+    """The name of an event as a store can look it up.
+
+    Raises:
+        UsageError: it can be no event's: empty, no valid text, or digits that are no seq.
+    """
+    if name is None:
+        return None
+    plain = text.mend(name)
+    if plain != name or not plain.strip():
+        raise UsageError(
+            f"--at {plain!r} names no event", mend="give an event id or a seq, as salience events prints them"
+        )
+    if plain.isdigit() and not (plain.isascii() and len(plain) <= MAX_SEQ_DIGITS):
+        raise UsageError(f"--at {plain[:40]!r} is no seq", mend="give a number that salience events prints")
+    return plain
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.", callback=text.mend)]
 Words = Annotated[

@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from salience.cli.connection import connected, recorded
-from salience.cli.options import Json, SessionId
+from salience.cli.options import Json, SessionId, event_name
 from salience.cli.output import fields, json_out, say, short, table, tell
 from salience.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from salience.client import Salience
+    from salience.model.event import Event
     from salience.model.state import State
 
 SHOWN_FILES = 30
-At = Annotated[str | None, typer.Option("--at", help="As of this event: an event id or a seq.", show_default=False)]
+At = Annotated[
+    str | None,
+    typer.Option("--at", help="As of this event: an event id or a seq.", show_default=False, callback=event_name),
+]
 
 
 def list_(
@@ -60,11 +66,16 @@ def events(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Most events to print.", show_default=False)
     ] = None,
+    from_history: Annotated[
+        bool,
+        typer.Option("--from-history", help="Decode Temporal's history, or its archive, instead of the journal."),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Print the events of a session's log.
 
-    With --json one event a line, as `salience schema Event` describes it.
+    With --json one event a line, as `salience schema Event` describes it; with --from-history also `source`, which is
+    `temporal` or `archive`.
     """
     from salience.cli.timeline import clock, describe, style_of
     from salience.model.event import PAYLOADS
@@ -75,13 +86,12 @@ def events(
         raise UsageError(f"no event type {name!r}", mend=f"perhaps {', '.join(near)}")
 
     async def work(client: Salience) -> int:
-        await recorded(client, session)
         printed = 0
-        async for event in client.events(session, after=after, upto=upto):
+        async for event, origin in _events(client, session, after, upto, from_history):
             if wanted and event.type not in wanted:
                 continue
             if json_:
-                json_out(event.plain())
+                json_out({**event.plain(), **({"source": origin} if origin else {})})
             else:
                 words = short(describe(event.payload), 200)
                 line = f"{event.seq:>6}  {clock(event.timestamp)}  {event.actor:6}  {event.type:21}  {words}"
@@ -93,6 +103,22 @@ def events(
 
     if not connected(work) and not json_:
         tell("no such events")
+
+
+async def _events(
+    client: Salience, session_id: str, after: int, upto: int | None, from_history: bool
+) -> AsyncIterator[tuple[Event, str]]:
+    """Events with where they were read; that is empty for the journal."""
+    if not from_history:
+        await recorded(client, session_id)
+        async for event in client.events(session_id, after=after, upto=upto):
+            yield event, ""
+        return
+    from salience.cli.raw import raw_events
+
+    async for event, origin in raw_events(client, session_id):
+        if event.seq > after and (upto is None or event.seq <= upto):
+            yield event, origin
 
 
 def state(session: SessionId, at: At = None, json_: Json = False) -> None:
@@ -146,8 +172,14 @@ def _show_state(state: State) -> None:
     _section("hard constraints", rules.hard)
     _section("soft constraints", rules.soft)
     _section("preferences", rules.user_preferences)
-    _section("facts", [f"{fact.content} ({fact.confidence:.0%})" for fact in state.facts])
-    _section("decisions", [f"{one.decision}: {one.rationale_summary}" for one in state.decisions])
+    facts = [(f"{fact.content} ({fact.confidence:.0%})", fact.verified) for fact in state.facts]
+    _section("facts", [words for words, verified in facts if verified])
+    _section("assumptions, not verified", [words for words, verified in facts if not verified])
+    decisions = [
+        f"{one.decision}: {one.rationale_summary}{'' if one.verified else ' (rests on an assumption)'}"
+        for one in state.decisions
+    ]
+    _section("decisions", decisions)
     files = [
         f"{path}  {'modified' if file.modified else 'read'}{f', {file.change_summary}' if file.change_summary else ''}"
         for path, file in state.files.items()
@@ -155,7 +187,7 @@ def _show_state(state: State) -> None:
     _section("files", files)
     _section("artifacts", [f"{one.artifact_id}  {one.summary}" for one in state.artifacts])
     _section("failed calls", [f"{one.name} {one.kind}: {one.message}" for one in state.tool_failures])
-    _section("open questions", state.open_questions)
+    _section("open questions", [str(asked) for asked in state.open_questions])
 
 
 def _section(name: str, lines: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from salience.cli.connection import connected, recorded
-from salience.cli.options import Full, Json, SessionId
+from salience.cli.options import Full, Json, SessionId, event_name
 from salience.cli.output import bar, fields, indented, json_out, say, table
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ def context(
     session: SessionId,
     at: Annotated[
         str | None,
-        typer.Option("--at", help="As of this event (id or seq), or a bundle id; else the latest.", show_default=False),
+        typer.Option(
+            "--at",
+            help="As of this event (id or seq), or a bundle id; else the latest.",
+            show_default=False,
+            callback=event_name,
+        ),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Print the compiled messages themselves.")] = False,
     diff: Annotated[

@@ -277,12 +277,22 @@ def _follow(session_id: str, begin: Any, json_: bool) -> None:
         raise typer.Exit(INTERRUPTED) from None
     if json_:
         json_out(ending.model_dump(mode="json"))
-    elif ending.final_text:
-        out(clean(ending.final_text))
+    else:
+        said = [ending.final_text] if ending.final_text else []
+        for words in [*said, *(str(question) for question in ending.questions)]:
+            out(clean(words))
+    if ending.reason == "asked":
+        tell(f"{session_id} waits for your answer — {how_to_answer(session_id)}")
+        return
     if ending.reason in GOOD_ENDINGS:
         tell(f"{session_id} {ending.reason} after {counted(ending.turns, 'turn')} — salience show {session_id}")
         return
     raise failure(ending)
+
+
+def how_to_answer(session_id: str) -> str:
+    """The command that answers a question of a session."""
+    return f'salience say {session_id} "…" --follow'
 
 
 def failure(ending: Ending) -> SalienceError:

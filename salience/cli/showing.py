@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from salience.cli.connection import connected, recorded
 from salience.cli.options import Full, Json, SessionId
 from salience.cli.output import fields, indented, json_out, say, short
+from salience.cli.sessions import how_to_answer
 from salience.errors import SalienceError
 from salience.model.message import ModelResponse
+from salience.model.state import OpenQuestion
 from salience.model.text import decode, preview
 
 if TYPE_CHECKING:
@@ -47,19 +49,22 @@ async def _gather(client: Salience, session_id: str, saved: SavedProjection, ful
     entries += saved.transcript.pending
     earlier = 0 if full else max(0, len(entries) - SHOWN_ENTRIES)
     runs = await client.journal.runs(session_id)
-    status = await client.query(session_id, "status") if place.status in ("active", "paused") else None
+    # A session that asked is paused without a workflow: only one whose run has not ended can answer.
+    running = place.status in ("active", "paused") and place.end_reason is None
+    status = await client.query(session_id, "status") if running else None
     return {
         "session": session_of(session_id, saved).plain() if place.config else {"session_id": session_id},
         "status": place.status,
         "end_reason": place.end_reason,
         "end_detail": place.end_detail,
         "step": (status or {}).get("step"),
-        "answering": status is not None if place.status in ("active", "paused") else None,
+        "answering": status is not None if running else None,
         "turn": place.turn,
         "model_calls": place.finished_model_calls,
         "events": saved.cursor.seq,
         "head": saved.head,
         "runs": [run.run_id for run in runs],
+        "open_questions": [asked.plain() for asked in saved.state.open_questions],
         "earlier_entries": earlier,
         "transcript": [await _entry(client, entry, full) for entry in entries[earlier:]],
     }
@@ -138,6 +143,11 @@ def _print(found: dict[str, Any], full: bool) -> None:
         say(f"… {found['earlier_entries']} earlier entries (--full)", "dim")
     for entry in found["transcript"]:
         _print_entry(entry, 0 if full else SHOWN_LINES)
+    if questions := [str(OpenQuestion.model_validate(asked)) for asked in found["open_questions"]]:
+        say("open questions:", "head")
+        for question in questions:
+            say(indented(question))
+        say(f"  answer: {how_to_answer(session['session_id'])}", "dim")
 
 
 def _print_entry(entry: dict[str, Any], lines: int) -> None:

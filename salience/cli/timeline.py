@@ -181,11 +181,15 @@ def _response(answer: ev.ModelResponseReceived) -> str:
 
 
 def _patch(update: ev.StateUpdated) -> str:
-    plan = update.patch.plan
-    if plan is None:
-        return ""
-    done = sum(step.status in ("done", "skipped") for step in plan.steps)
-    return f"plan {plan.status}, {done} of {len(plan.steps)} steps done"
+    patch, parts = update.patch, list[str]()
+    if (plan := patch.plan) is not None:
+        done = sum(step.status in ("done", "skipped") for step in plan.steps)
+        parts.append(f"plan {plan.status}, {done} of {len(plan.steps)} steps done")
+    parts += [f"{'fact' if fact.verified else 'assumption'}: {fact.content}" for fact in patch.facts or ()]
+    parts += [f"decision: {made.decision}" for made in patch.decisions or ()]
+    parts += [f"question: {asked}" for asked in patch.open_questions or ()]
+    parts += [f"{question_id} is resolved" for question_id in patch.resolved_questions or ()]
+    return "; ".join(parts)
 
 
 def _several(files: Sequence[str]) -> str:

@@ -87,7 +87,7 @@ def _constraints(record: CompactionRecord, state: State, holds: Holds) -> bool:
 def _plan(record: CompactionRecord, state: State, holds: Holds) -> bool:
     named = {step.step_id for step in record.plan}
     lost = [step.step_id for step in state.plan.steps if step.step_id not in named]
-    lost_questions = [question for question in state.open_questions if question not in record.open_questions]
+    lost_questions = [str(asked) for asked in state.open_questions if str(asked) not in record.open_questions]
     fine = holds(not lost, f"it drops {len(lost)} steps of the plan, among them {_first(lost)}")
     return fine & holds(not lost_questions, f"it drops an open question: {_first(lost_questions)}")
 

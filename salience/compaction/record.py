@@ -114,7 +114,7 @@ def record_of(
         errors=errors,
         facts=state.facts,
         decisions=state.decisions,
-        open_questions=state.open_questions,
+        open_questions=tuple(str(asked) for asked in state.open_questions),
         next_steps=ahead or _unplanned(state),
         said=said,
         focus=focus,

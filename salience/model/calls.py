@@ -293,6 +293,7 @@ class RunTool(Frozen):
     name: str
     response_ref: str
     tool_class: ToolClass = "effect"
+    batch: int = Field(default=1, description="Calls in the answer: they share the room that results have in a window.")
 
 
 class InspectEffect(Frozen):

@@ -20,6 +20,7 @@ TerminalReason = Literal[
     "answered",  # the model replied without calling a tool and nothing was waiting
     "finished",  # the model called `finish`
     "closed",  # the user closed the session
+    "asked",  # the model called `ask_user`; what the user says next answers it
     "step_limit",  # the model-call limit of this run was reached
     "context_unfit",  # what may never be evicted exceeds the window (CTX-3)
     "model_recovery_failed",  # the provider says the prompt is too long, and compacting has not helped (CMP-3)
@@ -36,8 +37,18 @@ TerminalReason = Literal[
 ]
 """Every way a run of a session can end (spec LOOP-1)."""
 
-GOOD_ENDINGS: frozenset[str] = frozenset({"answered", "finished", "closed", "adjusted"})
-"""Reasons that leave the session `completed`; all others leave it `failed`, and every one leaves it resumable."""
+GOOD_ENDINGS: frozenset[str] = frozenset({"answered", "finished", "closed", "asked", "adjusted"})
+"""Reasons that leave the session `completed`, or `paused` when it asked; all others leave it `failed`.
+
+Every one leaves it resumable.
+"""
+
+
+def status_after(reason: str) -> SessionStatus:
+    """The status of a session whose run ended for this reason."""
+    if reason == "asked":
+        return "paused"
+    return "completed" if reason in GOOD_ENDINGS else "failed"
 
 
 class ModelSettings(Frozen):

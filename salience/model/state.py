@@ -49,23 +49,36 @@ class Constraints(Frozen):
 
 
 class Fact(Frozen):
-    """Something established, with its sources."""
+    """Something established, with its sources; one that is not verified is an assumption (spec PRJ-3)."""
 
     fact_id: str
     content: str
     confidence: float = Field(ge=0, le=1)
-    source_refs: Names = ()
-    verified: bool = False
+    source_refs: Names = Field(default=(), description="What it rests on, as far as the session's record has it.")
+    verified: bool = Field(default=False, description="It names sources, and the session's record has every one.")
 
 
 class Decision(Frozen):
-    """Something decided, with its reasons."""
+    """Something decided, with its reasons; one that is not verified rests on an assumption (spec PRJ-3)."""
 
     decision_id: str
     decision: str
     rationale_summary: str
     alternatives: Names = ()
-    evidence_refs: Names = ()
+    evidence_refs: Names = Field(default=(), description="What it rests on, as far as the session's record has it.")
+    verified: bool = Field(default=False, description="It names evidence, and the session's record has every piece.")
+
+
+class OpenQuestion(Frozen):
+    """Something only the user can answer; it stays in every context until it is answered (spec CTX-3)."""
+
+    question_id: str
+    question: str
+    choices: Names = ()
+    tool_call_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.question} ({' | '.join(self.choices)})" if self.choices else self.question
 
 
 class StateArtifact(Frozen):
@@ -112,11 +125,26 @@ class State(Frozen):
     artifacts: Annotated[tuple[StateArtifact, ...], type_of_sequence] = ()
     files: dict[str, FileState] = Field(default_factory=dict[str, FileState])
     tool_failures: Annotated[tuple[ToolFailure, ...], type_of_sequence] = ()
-    open_questions: Names = ()
+    open_questions: Annotated[tuple[OpenQuestion, ...], type_of_sequence] = ()
     last_compaction_id: str | None = None
 
 
 class StatePatch(Frozen):
-    """A validated change of state asked for by a tool call; absent parts stay as they are."""
+    """A validated change of state asked for by a tool call; absent parts stay as they are.
+
+    What a fact or a decision rests on was checked when the tool ran, and the patch carries the result: folding it asks
+    nobody (spec PRJ-1, PRJ-3). Absent is None and not empty, so that a patch recorded before a part existed keeps its
+    digest.
+    """
 
     plan: Plan | None = None
+    facts: Annotated[tuple[Fact, ...], type_of_sequence] | None = Field(
+        default=None, description="Added; one with the id of a known fact takes its place."
+    )
+    decisions: Annotated[tuple[Decision, ...], type_of_sequence] | None = Field(
+        default=None, description="Added; one with the id of a known decision takes its place."
+    )
+    open_questions: Annotated[tuple[OpenQuestion, ...], type_of_sequence] | None = Field(
+        default=None, description="Asked of the user, and to stay in every context until answered."
+    )
+    resolved_questions: Names | None = Field(default=None, description="Ids of questions that are open no longer.")

@@ -67,4 +67,5 @@ class ToolOutcome(Frozen):
     diff_removed: int = 0
     state_patch: StatePatch | None = None
     finish: bool = Field(default=False, description="The model declares its task finished.")
+    ask: bool = Field(default=False, description="The model waits for the user's answer to an open question.")
     duration_ms: int = 0

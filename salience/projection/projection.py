@@ -14,7 +14,7 @@ from salience.model.artifact import Artifact
 from salience.model.compaction import Checkpoint
 from salience.model.environment import EarlierRun
 from salience.model.frozen import Frozen, type_of_sequence
-from salience.model.session import GOOD_ENDINGS, SessionConfig, SessionStatus
+from salience.model.session import SessionConfig, SessionStatus, status_after
 from salience.model.state import State
 from salience.model.stats import Stats
 from salience.projection.gauge import Gauge, fold_gauge
@@ -194,7 +194,7 @@ def _fold_workplace(workplace: Workplace, event: ev.Event, messages: int) -> Wor
             # The work stands as its last run left it: this one has only changed the view.
             before = workplace.earlier_runs[-1] if workplace.earlier_runs else None
             change |= {
-                "status": "completed" if before is None or before.reason in GOOD_ENDINGS else "failed",
+                "status": status_after(before.reason if before else "adjusted"),
                 "end_reason": before.reason if before else "adjusted",
             }
         case ev.SessionEnded() as ended:
@@ -207,7 +207,7 @@ def _fold_workplace(workplace: Workplace, event: ev.Event, messages: int) -> Wor
                 last_words=workplace.last_words,
             )
             change |= {
-                "status": "completed" if ended.reason in GOOD_ENDINGS else "failed",
+                "status": status_after(ended.reason),
                 "end_reason": ended.reason,
                 "end_detail": ended.detail,
                 "earlier_runs": (*workplace.earlier_runs, run)[-KEPT_RUNS:],

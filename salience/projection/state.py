@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from salience.model import event as ev
 from salience.model.artifact import ArtifactKind
-from salience.model.state import FileState, Goal, State, StateArtifact, ToolFailure
+from salience.model.state import FileState, Goal, Plan, State, StateArtifact, StatePatch, ToolFailure
+
+_Item = TypeVar("_Item")
 
 FOLD_VERSION = 2
 """Raised whenever the same events would fold to another state: a stored state of another version is folded again."""
@@ -45,7 +48,8 @@ def _change(state: State, event: ev.Event) -> dict[str, Any]:
                 "goal": state.goal.model_copy(update={"acceptance_criteria": config.acceptance_criteria}),
             }
         case ev.UserPromptSubmitted() as prompt:
-            return {"goal": _goal(state.goal, prompt)}
+            # Whatever the user says next is the answer: nobody but the model can judge whether it answers.
+            return {"goal": _goal(state.goal, prompt), **({"open_questions": ()} if state.open_questions else {})}
         case ev.FileRead() as read:
             known = state.files.get(read.path)
             modified = known.modified if known else False
@@ -80,9 +84,7 @@ def _change(state: State, event: ev.Event) -> dict[str, Any]:
         case ev.CompactionRolledBack(checkpoint=checkpoint):
             return {"last_compaction_id": checkpoint.compaction_id if checkpoint else None}
         case ev.StateUpdated(patch=patch):
-            if patch.plan is None:
-                return {}
-            return {"plan": patch.plan, "goal": state.goal.model_copy(update={"current_task": _current_task(patch)})}
+            return _patched(state, patch)
         case _:
             return {}
 
@@ -100,13 +102,34 @@ def _goal(goal: Goal, prompt: ev.UserPromptSubmitted) -> Goal:
     return goal.model_copy(update={"user_goal": said, "user_goal_ref": whole, "current_task": said})
 
 
-def _current_task(patch: ev.StatePatch) -> str | None:
-    if patch.plan is None:
-        return None
-    for step in patch.plan.steps:
-        if step.step_id == patch.plan.current_step_id:
+def _patched(state: State, patch: StatePatch) -> dict[str, Any]:
+    """What a patch changes. It was validated when its tool ran; here it is only applied (spec PRJ-3)."""
+    change: dict[str, Any] = {}
+    if patch.plan is not None:
+        change["plan"] = patch.plan
+        change["goal"] = state.goal.model_copy(update={"current_task": _current_task(patch.plan)})
+    if patch.facts:
+        change["facts"] = _superseding(state.facts, patch.facts, lambda fact: fact.fact_id)
+    if patch.decisions:
+        change["decisions"] = _superseding(state.decisions, patch.decisions, lambda made: made.decision_id)
+    if patch.open_questions or patch.resolved_questions:
+        asked = _superseding(state.open_questions, patch.open_questions or (), lambda asked: asked.question_id)
+        resolved = patch.resolved_questions or ()
+        change["open_questions"] = tuple(one for one in asked if one.question_id not in resolved)
+    return change
+
+
+def _superseding(known: tuple[_Item, ...], new: tuple[_Item, ...], id_of: Callable[[_Item], str]) -> tuple[_Item, ...]:
+    """The known and the new; a new one with the id of a known one replaces it and counts as the latest."""
+    ids = {id_of(item) for item in new}
+    return (*(item for item in known if id_of(item) not in ids), *new)
+
+
+def _current_task(plan: Plan) -> str | None:
+    for step in plan.steps:
+        if step.step_id == plan.current_step_id:
             return step.title
-    for step in patch.plan.steps:
+    for step in plan.steps:
         if step.status in ("in_progress", "pending"):
             return step.title
     return None

@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal
 
 from salience.workspace.sandbox import Confinement
 
-MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 GRACE_S = 2.0
 """Seconds between asking a command to end and ending it."""
 MARK = "SALIENCE_CALL"

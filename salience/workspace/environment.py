@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,13 +68,30 @@ def instruction_paths(cwd: Path, root: Path | None) -> list[Path]:
     return found
 
 
+def _read_inside(path: Path, roots: Sequence[Path | None], limit: int) -> bytes:
+    """The beginning of an instruction file, which must lie in the repository or the workspace: its text gets a rank
+    that no file from elsewhere on the machine may have (spec CTX-8, POL-3).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    # The place that is judged is the place that is read: the resolved path, whose last name may be no link any more.
+    real = path.resolve(strict=True)
+    if not any(root is not None and real.is_relative_to(root.resolve()) for root in roots):
+        return b"(not read: this file is a link that leads out of the workspace)\n"[:limit]
+    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit)
+
+
 def look_around(cwd: str, repo_root: str | None, max_instruction_bytes: int) -> Surroundings:
     """Read the surroundings of a workspace.
 
     Args:
         cwd: absolute path of the workspace; it must exist.
         repo_root: the repository's root, or None to look for it.
-        max_instruction_bytes: most bytes of instructions in all; what is beyond is left out and marked.
+        max_instruction_bytes: most bytes of instructions in all; what is beyond is left out and marked. A file that is a
+            link out of repository and workspace is not read, and a line in its place says so.
 
     Returns:
         The environment, and the instruction texts by digest.
@@ -89,8 +107,7 @@ def look_around(cwd: str, repo_root: str | None, max_instruction_bytes: int) -> 
     texts: dict[str, bytes] = {}
     for path in instruction_paths(here, root):
         try:
-            with path.open("rb") as file:
-                raw = file.read(left + 1)
+            raw = _read_inside(path, (root, here), left + 1)
         except OSError:
             continue
         data = text.decode(raw[:left]).encode()

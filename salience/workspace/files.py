@@ -52,8 +52,9 @@ def read(spot: Spot, *, limit: int) -> Content | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise PathRefused(f"{spot.path!r} is no regular file")
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        # A file that is too large is not read to find that out; one that grows meanwhile is.
+        data = file.read(limit + 1) if status.st_size <= limit else b""
+    if max(status.st_size, len(data)) > limit:
         raise PathRefused(f"{spot.path!r} has {max(status.st_size, len(data))} bytes; {limit} is the most")
     return Content(data, digest(data), stat.S_IMODE(status.st_mode))
 

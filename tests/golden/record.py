@@ -71,6 +71,41 @@ async def tools(stage: Stage, session_id: str) -> None:
     await ended(stage.salience, session_id)
 
 
+async def statements(stage: Stage, session_id: str) -> None:
+    """A fact, an assumption, a decision and a question beside another call; the answer starts the run that finishes."""
+    fact = {"content": "it says hello", "confidence": 1, "source_refs": ["call_1_0", "a.txt"]}
+    turns = [
+        READ,
+        {
+            "tool_calls": [
+                {"name": "note_fact", "args": fact},
+                {"name": "note_fact", "args": {**fact, "source_refs": []}},
+            ]
+        },
+        {
+            "tool_calls": [
+                {
+                    "name": "record_decision",
+                    "args": {"decision": "keep it", "rationale": "polite", "alternatives": ["x"]},
+                },
+                {"name": "read_artifact", "args": {"ref": "call_1_0"}},
+            ]
+        },
+        {
+            "text": "one thing",
+            "tool_calls": [
+                {"name": "ask_user", "args": {"question": "Which?", "choices": ["a", "b"]}},
+                {"name": "list_files", "args": {}},
+            ],
+        },
+        {"tool_calls": [{"name": "finish", "args": {"summary": "done"}}]},
+    ]
+    await stage.salience.start(stage.config(turns), "decide", session_id=session_id)
+    await ended(stage.salience, session_id)
+    await stage.salience.say(session_id, "a", message_id="m2")
+    await until(lambda: _has(stage, session_id, "SessionEnded", 2))
+
+
 async def failures(stage: Stage, session_id: str) -> None:
     """A rate limit, then an answer; then a refused key ends the run; the session goes on afterwards."""
     turns = [{"error": {"kind": "rate_limit", "retry_after_s": 0.01}}, READ, {"error": "auth"}, {"text": "at last"}]
@@ -155,7 +190,8 @@ async def compacted(stage: Stage, session_id: str) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Stage, str], Awaitable[None]]] = {
-    scenario.__name__: scenario for scenario in (tools, failures, verbs, worker_lost, many_turns, reset, compacted)
+    scenario.__name__: scenario
+    for scenario in (tools, statements, failures, verbs, worker_lost, many_turns, reset, compacted)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -14,9 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 
 from salience.cli import main
+from salience.cli.connection import connected
+from salience.client import Salience
+from salience.errors import NotFound
 from salience.local import Stack
+from salience.store.history import Histories
+from tests.conftest import until
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 COMMAND = [sys.executable, "-c", "import sys; from salience.cli import main; sys.exit(main())"]
@@ -200,6 +208,116 @@ def test_a_failed_session_and_a_refused_backend(cli: Run, script: Any, tmp_path:
         "run", "x", "--model", "openai/none", "--api-base", "http://127.0.0.1:9/v1", "--config", str(config), "--json"
     )
     assert "ended with model_" in one_error(refused, 5 if b"model_unavailable" in refused.stdout else 1)
+
+
+def test_a_question_is_shown_with_how_to_answer_it(cli: Run, script: Any, session_id: str) -> None:
+    asks = {
+        "text": "I need to know.",
+        "tool_calls": [{"name": "ask_user", "args": {"question": "Which one?", "choices": ["a", "b"]}}],
+    }
+    model = script([asks, {"text": "So it is a."}, asks])
+    done = cli("run", "choose", "--model", model, "--session", session_id)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode() == "I need to know.\nWhich one? (a | b)\n"
+    assert f'waits for your answer — salience say {session_id} "…"' in done.stderr.decode()
+    shown = cli("show", session_id).stdout.decode()
+    assert "status       paused" in shown
+    assert "none answers" not in shown
+    assert "Which one? (a | b)\n  answer: salience say" in shown
+    assert answer(cli("show", session_id, "--json"))["open_questions"][0]["question"] == "Which one?"
+    assert "open questions:\n  Which one? (a | b)" in cli("state", session_id).stdout.decode()
+    assert session_id in [row["session_id"] for row in answer(cli("list", "--status", "paused", "--json"))]
+
+    went_on = answer(cli("say", session_id, "a", "--follow", "--json"))
+    assert (went_on["reason"], went_on["final_text"], went_on["questions"]) == ("answered", "So it is a.", [])
+    assert answer(cli("show", session_id, "--json"))["open_questions"] == []
+    asked_again = answer(cli("say", session_id, "and now?", "--follow", "--json"))
+    assert (asked_again["reason"], asked_again["questions"][0]["choices"]) == ("asked", ["a", "b"])
+
+
+@pytest.mark.timeout(240)
+def test_events_from_history_are_those_of_the_journal(cli: Run, script: Any, session_id: str) -> None:
+    model = script([WRITE, {"text": "one"}, {"text": "two"}])
+    assert cli("run", "go", "--model", model, "--session", session_id).returncode == 0
+    assert cli("say", session_id, "on", "--follow").returncode == 0
+
+    def printed(*options: str) -> list[dict[str, Any]]:
+        done = cli("events", session_id, "--json", *options)
+        assert done.returncode == 0, done.stderr.decode()
+        return [json.loads(line) for line in done.stdout.decode().splitlines()]
+
+    journal, raw = printed(), printed("--from-history")
+    assert {event.pop("source") for event in raw} == {"temporal"}
+    assert raw == journal
+    some = ("--type", "UserPromptSubmitted", "--after", "3")
+    assert [event["seq"] for event in printed(*some, "--from-history")] == [event["seq"] for event in printed(*some)]
+    plain, from_history = cli("events", session_id), cli("events", session_id, "--from-history")
+    assert plain.stdout == from_history.stdout
+    assert from_history.stderr.count(b"from Temporal") == 2
+
+    # The workflow is gone: the archive tells the same.
+    runs = answer(cli("show", session_id, "--json"))["runs"]
+    forget(session_id, runs)
+    archived = printed("--from-history")
+    assert {event.pop("source") for event in archived} == {"archive"}
+    assert archived == journal
+    assert "neither Temporal nor an archive" in one_error(cli("events", "none", "--from-history"), 3)
+
+
+def forget(session_id: str, runs: list[str]) -> None:
+    """Have Temporal delete the runs of a session, as its retention would."""
+
+    async def work(client: Salience) -> None:
+        async def archived() -> bool:
+            return all(run.archive_ref for run in await client.journal.runs(session_id))
+
+        await until(archived)
+        service = client.temporal.workflow_service
+        for run_id in runs:
+            execution = WorkflowExecution(workflow_id=session_id, run_id=run_id)
+            request = DeleteWorkflowExecutionRequest(namespace=client.temporal.namespace, workflow_execution=execution)
+            await service.delete_workflow_execution(request)
+        histories = Histories(client.temporal)
+
+        async def gone() -> bool:
+            for run_id in runs:
+                with contextlib.suppress(NotFound):
+                    await histories.whole(session_id, run_id)
+                    return False
+            return True
+
+        await until(gone, timeout_s=150)  # the server deletes half a minute after it was asked
+
+    connected(work)
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "words"),
+    [
+        ("\udcff\udcfe", 2, "names no event"),
+        ("", 2, "names no event"),
+        ("²", 2, "is no seq"),
+        ("9" * 30, 2, "is no seq"),
+        ("9" * 18, 3, "has no event"),
+        ("no:such:event", 3, "has no event"),
+    ],
+)
+@pytest.mark.parametrize("command", ["state", "context"])
+def test_an_event_that_is_none(
+    cli: Run, script: Any, session_id: str, command: str, at: str, code: int, words: str
+) -> None:
+    assert cli("run", "go", "--model", script([{"text": "one"}]), "--session", session_id).returncode == 0
+    assert words in one_error(cli(command, session_id, "--at", at), code)
+
+
+def test_a_tool_that_is_none_is_refused_by_the_command(cli: Run, script: Any, session_id: str) -> None:
+    model = script([{"text": "one"}])
+    for command in ("run", "start"):
+        done = cli(command, "go", "--model", model, "--session", session_id, "--tools", "finish,nope")
+        line = one_error(done, 2)
+        assert "no such tool: nope" in line
+        assert "the tools are ask_user, edit_file" in line
+    assert "no session" in one_error(cli("show", session_id), 3)
 
 
 def test_large_and_bad_input(cli: Run, script: Any, session_id: str) -> None:

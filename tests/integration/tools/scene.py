@@ -16,14 +16,20 @@ from temporalio.testing import ActivityEnvironment
 from activities.tools.activity import ToolActivities
 from salience.errors import BackendUnavailable
 from salience.local.info import owner_dsn
+from salience.log.chain import Row, row_of
+from salience.model import event as ev
+from salience.model.artifact import Artifact
 from salience.model.calls import InspectEffect, RunTool
 from salience.model.message import ModelResponse, ToolCallBlock
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SandboxMode, SessionConfig
 from salience.model.tool import ToolOutcome
+from salience.projection.projection import Projection, artifacts_of
 from salience.settings import Settings
 from salience.store.blobs import FileBlobs
+from salience.store.journal import Batch, Journal, Position
 from salience.store.ledger import Claim, Ledger
 from salience.store.postgres import Connection, Postgres
+from salience.store.sources import Sources
 
 
 class LeavingPostgres(Postgres):
@@ -59,7 +65,9 @@ class Scene:
         self.blobs = FileBlobs(self.folder / "blobs")
         self.postgres = LeavingPostgres(self.settings.postgres_dsn, max_size=2)
         self.ledger = Ledger(self.postgres, self.settings.tenant)
-        self.activities = ToolActivities(self.blobs, self.ledger, self._config, runtime=())
+        self.journal = Journal(self.postgres, self.settings.tenant)
+        self.sources = Sources(self.postgres, self.journal, self.settings.tenant)
+        self.activities = ToolActivities(self.blobs, self.ledger, self._config, self.sources, runtime=())
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,6 +76,50 @@ class Scene:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.postgres.close()
+
+    async def record(self, *payloads: ev.Payload) -> list[str]:
+        """Journal events, and have the model see them; returns their ids."""
+        projection = await self.journal.load(self.session_id) or Projection.empty(self.session_id)
+        expected, length = Position(projection.cursor.seq, projection.head), len(projection.transcript.entries)
+        rows, artifacts, ids = list[Row](), list[Artifact](), list[str]()
+        for seq, payload in enumerate(payloads, projection.cursor.seq + 1):
+            event = ev.Event(
+                event_id=f"r1:{seq}:{type(payload).__name__}",
+                session_id=self.session_id,
+                run_id="r1",
+                seq=seq,
+                timestamp="2026-01-01T00:00:00.000000Z",
+                type=type(payload).__name__,
+                actor=payload.actor,
+                payload=payload,
+            )
+            rows.append(row_of(event, rows[-1].hash if rows else projection.head, 1))
+            artifacts += artifacts_of(event)
+            ids.append(event.event_id)
+            projection.fold(event)
+        projection.transcript.seal(expected.seq + len(rows))
+        projection.cursor = projection.cursor.model_copy(update={"seq": expected.seq + len(rows)})
+        projection.head = rows[-1].hash
+        entries = projection.transcript.entries[length:]
+        async with self.postgres.connection() as connection:
+            assert await self.journal.record(connection, expected, Batch(projection, rows, entries, artifacts))
+        return ids
+
+    async def record_outcome(self, outcome: ToolOutcome) -> None:
+        """Journal the end of a call and what it declares, as the next context would have it."""
+        fields = ("tool_call_id", "name", "output_ref", "full_ref", "output_bytes", "preview", "truncated")
+        told = {name: getattr(outcome, name) for name in fields}
+        call = ev.ToolCallRequested(
+            tool_call_id=outcome.tool_call_id, name=outcome.name, index=0, response_ref="f" * 64
+        )
+        ended = ev.ToolCallFinished(**told) if outcome.ok else ev.ToolCallFailed(**told, kind=outcome.kind or "error")
+        read = [
+            ev.FileRead(tool_call_id=outcome.tool_call_id, path=effect.path, content_hash=effect.after_hash)
+            for effect in outcome.effects
+        ]
+        patch = outcome.state_patch
+        updated = [ev.StateUpdated(tool_call_id=outcome.tool_call_id, patch=patch)] if patch else []
+        await self.record(call, ended, *read, *updated)
 
     async def claimed(self, call_id: str = "c1") -> Claim | None:
         """The ledger's row of a call."""
@@ -94,12 +146,16 @@ class Scene:
             tools=self.tools,
         )
 
-    async def request(self, name: str, args: dict[str, Any], call_id: str = "c1", raw: str | None = None) -> RunTool:
+    async def request(
+        self, name: str, args: dict[str, Any], call_id: str = "c1", raw: str | None = None, batch: int = 1
+    ) -> RunTool:
         """The activity's input, with the response it points at stored."""
         block = ToolCallBlock(tool_call_id=call_id, name=name, args=args, raw_args=raw)
         response = ModelResponse(model="m", content=(block,), stop_reason="tool_calls")
         ref = await self.blobs.put(response.model_dump_json().encode())
-        return RunTool(session_id=self.session_id, turn=1, index=0, tool_call_id=call_id, name=name, response_ref=ref)
+        return RunTool(
+            session_id=self.session_id, turn=1, index=0, tool_call_id=call_id, name=name, response_ref=ref, batch=batch
+        )
 
     async def run(
         self,
@@ -109,12 +165,13 @@ class Scene:
         *,
         raw: str | None = None,
         attempt: int = 1,
+        batch: int = 1,
         environment: ActivityEnvironment | None = None,
     ) -> ToolOutcome:
         """One attempt of a call."""
         environment = environment or ActivityEnvironment()
         environment.info = replace(ActivityEnvironment.default_info(), attempt=attempt)
-        return await environment.run(self.activities.run_tool, await self.request(name, args, call_id, raw))
+        return await environment.run(self.activities.run_tool, await self.request(name, args, call_id, raw, batch))
 
     async def inspect(self, name: str = "run_command", call_id: str = "c1") -> ToolOutcome:
         """What the workflow asks when a worker died inside a call."""

@@ -12,7 +12,7 @@ from salience.model.canonical import canonical_json, digest
 from salience.model.environment import EarlierRun, Environment, InstructionFile
 from salience.model.message import ModelResponse, TextBlock, ToolCallBlock
 from salience.model.session import ContextConfig, SessionConfig
-from salience.model.state import Goal, State
+from salience.model.state import Goal, OpenQuestion, State
 from salience.model.tool import ToolSpec
 from salience.projection.gauge import Gauge
 from salience.projection.stretch import Stretch
@@ -137,7 +137,7 @@ class Record:
             "state": State(
                 session_id="s",
                 goal=Goal(user_goal="mend the build", user_goal_ref=None),
-                open_questions=("which branch?",),
+                open_questions=(OpenQuestion(question_id="q", question="which branch?"),),
             ),
             "earlier_runs": (),
             "entries": Stretch(self.entries),

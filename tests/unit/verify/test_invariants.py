@@ -10,7 +10,7 @@ from salience.model import event as ev
 from salience.model.bundle import Segment
 from salience.model.compaction import Checkpoint, CompactionRecord, RecordGoal, RecordProvenance, SummarizedRange
 from salience.model.message import Message, Provenance, SummaryBlock, TextBlock, ToolCallBlock, ToolResultBlock
-from salience.model.state import Goal, State, StateArtifact
+from salience.model.state import Goal, OpenQuestion, State, StateArtifact
 from salience.projection.transcript import Entry
 from salience.verify import invariants
 
@@ -133,7 +133,9 @@ def segment(**change: Any) -> Segment:
 
 def test_5_essentials_are_in() -> None:
     request = Entry(message_id="m", position=0, kind="prompt", group="p1", turn=1, event_id="e1", seq=1)
-    state = State(session_id="s", goal=Goal(user_goal="fix it"), open_questions=("why?",))
+    state = State(
+        session_id="s", goal=Goal(user_goal="fix it"), open_questions=(OpenQuestion(question_id="q", question="why?"),)
+    )
     card = segment(segment_id="state", section="state_card", role="summary")
     assert invariants.essentials_are_in([segment(), card], request.event_id, state, 9) == []
     (no_request,) = invariants.essentials_are_in([card], request.event_id, state, 9)
