@@ -20,18 +20,16 @@ from temporalio.api.common.v1 import Payload as WirePayload
 from temporalio.api.enums.v1 import EventType, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 
+from salience.log import outcome
 from salience.log import prompt as prompts
+from salience.log.outcome import NOTHING, Slotted
 from salience.model import calls, text
 from salience.model import event as ev
-from salience.model.canonical import digest
-from salience.model.compaction import CompactionChecks
 from salience.model.frozen import Frozen
 from salience.model.session import ContextConfig, Limits, ModelSettings, SessionConfig
-from salience.model.tool import FileEffect, ToolClass, ToolOutcome
+from salience.model.tool import ToolClass, ToolOutcome
 
 DECODER_VERSION: Final = 1
-_Slotted = tuple[str, ev.Payload, ev.Causality]
-_NOTHING: Final = ev.Causality()
 _Valid = TypeVar("_Valid", bound=Frozen)
 
 
@@ -200,7 +198,7 @@ class Decoder:
 
     # --- the run itself -------------------------------------------------------------------------------------------
 
-    def _started(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _started(self, event: HistoryEvent) -> Iterator[Slotted]:
         raw = wire_json(event.workflow_execution_started_event_attributes.input.payloads)
         start = _object(raw) if isinstance(raw, dict) else {"task": raw}
         if start.get("carry") is not None:
@@ -214,7 +212,7 @@ class Decoder:
                     config=_valid(SessionConfig, start.get("config")),
                     root_session_id=self._start.session_id,
                 ),
-                _NOTHING,
+                NOTHING,
             )
         else:
             yield (
@@ -226,12 +224,12 @@ class Decoder:
                     limits=_valid(Limits, start.get("limits")),
                     context_config=_valid(ContextConfig, start.get("context_config")),
                 ),
-                _NOTHING,
+                NOTHING,
             )
         if start.get("task") is not None:
             yield from self._prompt("task", start["task"], "start", fallback_id=f"{self._start.run_id}:1")
 
-    def _closed(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _closed(self, event: HistoryEvent) -> Iterator[Slotted]:
         self._ended = True
         kind = event.event_type
         if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
@@ -240,52 +238,52 @@ class Decoder:
             raw = wire_json(event.workflow_execution_completed_event_attributes.result.payloads)
             result = _valid(calls.SessionResult, raw)
             if result is not None:
-                yield "ended", ev.SessionEnded(reason=result.reason, detail=result.detail), _NOTHING
+                yield "ended", ev.SessionEnded(reason=result.reason, detail=result.detail), NOTHING
                 return
         detail = EventType.Name(kind).removeprefix("EVENT_TYPE_WORKFLOW_EXECUTION_").lower()
         if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
             message = event.workflow_execution_failed_event_attributes.failure.message
-            yield "ended", ev.SessionEnded(reason="internal_error", detail=_line(message)), _NOTHING
+            yield "ended", ev.SessionEnded(reason="internal_error", detail=_line(message)), NOTHING
         else:
-            yield "ended", ev.SessionEnded(reason="terminated", detail=detail), _NOTHING
+            yield "ended", ev.SessionEnded(reason="terminated", detail=detail), NOTHING
 
-    def _task_failed(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _task_failed(self, event: HistoryEvent) -> Iterator[Slotted]:
         """A reset leaves its mark here; every other failed workflow task is retried and says nothing of the session."""
         failed = event.workflow_task_failed_event_attributes
         if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
             yield (
                 "reset",
                 ev.SessionForked(how="reset", base_run_id=failed.base_run_id, base_history_event_id=event.event_id - 1),
-                _NOTHING,
+                NOTHING,
             )
 
     # --- what people send -----------------------------------------------------------------------------------------
 
-    def _signaled(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _signaled(self, event: HistoryEvent) -> Iterator[Slotted]:
         signal = event.workflow_execution_signaled_event_attributes
         fallback = f"{self._start.run_id}:{event.event_id}"
         yield from self._verb(signal.signal_name, wire_json(signal.input.payloads), "signal", fallback)
 
-    def _updated(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _updated(self, event: HistoryEvent) -> Iterator[Slotted]:
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
         yield from self._verb(
             request.input.name, wire_json(request.input.args.payloads), "update", request.meta.update_id
         )
 
-    def _verb(self, name: str, raw: Any, delivery: ev.Delivery, fallback_id: str) -> Iterator[_Slotted]:
+    def _verb(self, name: str, raw: Any, delivery: ev.Delivery, fallback_id: str) -> Iterator[Slotted]:
         match name:
             case "submit":
                 yield from self._prompt("prompt", raw, delivery, fallback_id)
             case "interrupt":
-                yield "interrupt", ev.TurnInterrupted(reason=_line(raw) if isinstance(raw, str) else ""), _NOTHING
+                yield "interrupt", ev.TurnInterrupted(reason=_line(raw) if isinstance(raw, str) else ""), NOTHING
             case "pause":
-                yield "pause", ev.SessionPaused(), _NOTHING
+                yield "pause", ev.SessionPaused(), NOTHING
             case "resume":
-                yield "resume", ev.SessionResumed(after="pause"), _NOTHING
+                yield "resume", ev.SessionResumed(after="pause"), NOTHING
             case _:
                 pass
 
-    def _prompt(self, slot: str, raw: Any, delivery: ev.Delivery, fallback_id: str) -> Iterator[_Slotted]:
+    def _prompt(self, slot: str, raw: Any, delivery: ev.Delivery, fallback_id: str) -> Iterator[Slotted]:
         sent = prompts.parse_prompt(raw)
         if prompts.is_empty(sent):
             return
@@ -307,7 +305,7 @@ class Decoder:
 
     # --- activities -----------------------------------------------------------------------------------------------
 
-    def _scheduled(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _scheduled(self, event: HistoryEvent) -> Iterator[Slotted]:
         attributes = event.activity_task_scheduled_event_attributes
         raw = wire_json(attributes.input.payloads)
         opened = OpenActivity(
@@ -323,7 +321,7 @@ class Decoder:
                 ev.CompactionStarted(
                     turn=asked.turn, trigger=asked.trigger, focus=asked.focus, window_tokens=asked.window_tokens
                 ),
-                _NOTHING,
+                NOTHING,
             )
         if opened.type == calls.CALL_MODEL:
             call = calls.CallModel.model_validate(opened.input)
@@ -332,10 +330,10 @@ class Decoder:
                 ev.ModelRequestStarted(
                     turn=call.turn, bundle_id=call.bundle_id, call_index=call.call_index, model=call.model
                 ),
-                _NOTHING,
+                NOTHING,
             )
 
-    def _began(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _began(self, event: HistoryEvent) -> Iterator[Slotted]:
         attributes = event.activity_task_started_event_attributes
         key = str(attributes.scheduled_event_id)
         opened = self._open[key] = self._open[key].model_copy(update={"attempt": attributes.attempt})
@@ -347,7 +345,7 @@ class Decoder:
                 ev.Causality(tool_call_id=call.tool_call_id),
             )
 
-    def _completed(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _completed(self, event: HistoryEvent) -> Iterator[Slotted]:
         attributes = event.activity_task_completed_event_attributes
         opened = self._open.pop(str(attributes.scheduled_event_id))
         raw = wire_json(attributes.result.payloads)
@@ -355,7 +353,7 @@ class Decoder:
             case calls.OPEN_RUN:
                 result = calls.OpenedRun.model_validate(raw)
                 if result.config is not None:
-                    yield "configured", ev.SessionConfigured(config=result.config), _NOTHING
+                    yield "configured", ev.SessionConfigured(config=result.config), NOTHING
             case calls.BUILD_CONTEXT:
                 built = calls.BuiltContext.model_validate(raw)
                 transition = str(opened.input.get("transition", ""))
@@ -364,20 +362,20 @@ class Decoder:
                     ev.ContextBuilt(
                         bundle=built.bundle, source=built.source, transition=transition, duration_ms=built.duration_ms
                     ),
-                    _NOTHING,
+                    NOTHING,
                 )
             case calls.COMPACT:
-                yield _compacted(calls.Compact.model_validate(opened.input), calls.Compacted.model_validate(raw))
+                yield outcome.compacted(calls.Compact.model_validate(opened.input), calls.Compacted.model_validate(raw))
             case calls.ROLLBACK:
-                yield from _rolled_back(calls.RolledBack.model_validate(raw))
+                yield from outcome.rolled_back(calls.RolledBack.model_validate(raw))
             case calls.CALL_MODEL:
                 yield from self._answered(opened, calls.ModelAnswer.model_validate(raw))
             case calls.RUN_TOOL | calls.INSPECT_EFFECT:
-                yield from _outcome(ToolOutcome.model_validate(raw))
+                yield from outcome.ended(ToolOutcome.model_validate(raw))
             case _:
                 pass
 
-    def _answered(self, opened: OpenActivity, answer: calls.ModelAnswer) -> Iterator[_Slotted]:
+    def _answered(self, opened: OpenActivity, answer: calls.ModelAnswer) -> Iterator[Slotted]:
         call = calls.CallModel.model_validate(opened.input)
         yield (
             "response",
@@ -393,7 +391,7 @@ class Decoder:
                 duration_ms=answer.duration_ms,
                 attempt=max(opened.attempt, 1),
             ),
-            _NOTHING,
+            NOTHING,
         )
         for index, asked in enumerate(answer.calls):
             yield (
@@ -408,7 +406,7 @@ class Decoder:
                 ev.Causality(tool_call_id=asked.tool_call_id),
             )
 
-    def _failed(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _failed(self, event: HistoryEvent) -> Iterator[Slotted]:
         attributes = event.activity_task_failed_event_attributes
         opened = self._open.pop(str(attributes.scheduled_event_id))
         failure = attributes.failure
@@ -425,7 +423,7 @@ class Decoder:
             reported = failure.application_failure_info.type in calls.REPORTED_FAILURES
             yield from self._tool_lost(opened, "unavailable", _line(failure.message), started=not reported)
 
-    def _timed_out(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _timed_out(self, event: HistoryEvent) -> Iterator[Slotted]:
         attributes = event.activity_task_timed_out_event_attributes
         opened = self._open.pop(str(attributes.scheduled_event_id))
         which = attributes.failure.timeout_failure_info.timeout_type
@@ -438,7 +436,7 @@ class Decoder:
         else:
             yield from self._tool_lost(opened, "timed_out" if started else "not_started", message, started=started)
 
-    def _canceled(self, event: HistoryEvent) -> Iterator[_Slotted]:
+    def _canceled(self, event: HistoryEvent) -> Iterator[Slotted]:
         attributes = event.activity_task_canceled_event_attributes
         opened = self._open.pop(str(attributes.scheduled_event_id))
         if opened.type == calls.COMPACT:
@@ -449,7 +447,7 @@ class Decoder:
             message = "interrupted by the user" if opened.attempt else "interrupted by the user before it started"
             yield from self._tool_lost(opened, "interrupted", message, started=bool(opened.attempt))
 
-    def _model_failed(self, opened: OpenActivity, failure: calls.ModelFailure) -> _Slotted:
+    def _model_failed(self, opened: OpenActivity, failure: calls.ModelFailure) -> Slotted:
         call = calls.CallModel.model_validate(opened.input)
         return (
             "failed",
@@ -463,12 +461,12 @@ class Decoder:
                 prompt_tokens=failure.prompt_tokens,
                 limit_tokens=failure.limit_tokens,
             ),
-            _NOTHING,
+            NOTHING,
         )
 
     def _tool_lost(
         self, opened: OpenActivity, kind: ev.FailureKind, message: str, *, started: bool
-    ) -> Iterator[_Slotted]:
+    ) -> Iterator[Slotted]:
         """A tool activity that ended without an outcome.
 
         An effect that was started is inspected next, and the inspection's outcome is the call's only end; an inspection
@@ -497,7 +495,7 @@ class Decoder:
             ev.Causality(tool_call_id=call.tool_call_id),
         )
 
-    _TABLE: Final[dict[int, Callable[[Decoder, HistoryEvent], Iterator[_Slotted]]]] = {
+    _TABLE: Final[dict[int, Callable[[Decoder, HistoryEvent], Iterator[Slotted]]]] = {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: _started,
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: _closed,
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: _closed,
@@ -529,114 +527,12 @@ _CLOSING: Final = frozenset(
 )
 
 
-def _compacted(asked: calls.Compact, done: calls.Compacted) -> _Slotted:
-    """The end of a compaction: a checkpoint, or why there is none."""
-    if done.checkpoint is not None:
-        return (
-            "compacted",
-            ev.CompactionCompleted(
-                trigger=asked.trigger,
-                checkpoint=done.checkpoint,
-                policy=done.policy,
-                checks=done.checks or CompactionChecks(),
-                duration_ms=done.duration_ms,
-            ),
-            ev.Causality(compaction_id=done.checkpoint.compaction_id),
-        )
-    failed = ev.CompactionFailed(
-        trigger=asked.trigger,
-        kind=done.kind or "activity_failed",
-        message=done.message,
-        evidence_ref=done.evidence_ref,
-        checks=done.checks,
-        tokens_before=done.tokens_before,
-        duration_ms=done.duration_ms,
-    )
-    return "compaction_failed", failed, _NOTHING
-
-
-def _compaction_lost(opened: OpenActivity, message: str) -> _Slotted:
+def _compaction_lost(opened: OpenActivity, message: str) -> Slotted:
     trigger = calls.Compact.model_validate(opened.input).trigger
     return (
         "compaction_failed",
         ev.CompactionFailed(trigger=trigger, kind="activity_failed", message=message),
-        _NOTHING,
-    )
-
-
-def _rolled_back(done: calls.RolledBack) -> Iterator[_Slotted]:
-    """A rollback that was refused changed nothing, so there is nothing to tell."""
-    if done.refused:
-        return
-    yield (
-        "rolled_back",
-        ev.CompactionRolledBack(
-            compaction_id=done.compaction_id,
-            checkpoint=done.checkpoint,
-            tokens_before=done.tokens_before,
-            tokens_after=done.tokens_after,
-        ),
-        ev.Causality(compaction_id=done.compaction_id),
-    )
-
-
-def _outcome(outcome: ToolOutcome) -> Iterator[_Slotted]:
-    """The end of a call and everything it declares: files read and written, the diff, a patch of state."""
-    about = ev.Causality(tool_call_id=outcome.tool_call_id, artifact_id=outcome.full_ref or outcome.output_ref)
-    common: dict[str, Any] = {
-        "tool_call_id": outcome.tool_call_id,
-        "name": outcome.name,
-        "output_ref": outcome.output_ref,
-        "full_ref": outcome.full_ref,
-        "output_bytes": outcome.output_bytes,
-        "preview": outcome.preview,
-        "truncated": outcome.truncated,
-        "exit_code": outcome.exit_code,
-        "duration_ms": outcome.duration_ms,
-    }
-    slot = f"ended:{outcome.tool_call_id}"
-    if outcome.ok:
-        yield slot, ev.ToolCallFinished(**common, finish=outcome.finish), about
-    else:
-        yield slot, ev.ToolCallFailed(**common, kind=outcome.kind or "error"), about
-    call_only = ev.Causality(tool_call_id=outcome.tool_call_id)
-    for effect in outcome.effects:
-        file_slot, file_event = _file(outcome.tool_call_id, effect)
-        yield file_slot, file_event, call_only
-    if outcome.diff_ref or outcome.effects_ref:
-        yield (
-            f"diff:{outcome.tool_call_id}",
-            ev.DiffApplied(
-                tool_call_id=outcome.tool_call_id,
-                diff_ref=outcome.diff_ref,
-                files=outcome.effects_count or len(outcome.effects),
-                added=outcome.diff_added,
-                removed=outcome.diff_removed,
-                effects_ref=outcome.effects_ref,
-            ),
-            ev.Causality(tool_call_id=outcome.tool_call_id, artifact_id=outcome.diff_ref),
-        )
-    if outcome.state_patch is not None:
-        yield (
-            f"state:{outcome.tool_call_id}",
-            ev.StateUpdated(tool_call_id=outcome.tool_call_id, patch=outcome.state_patch),
-            call_only,
-        )
-
-
-def _file(tool_call_id: str, effect: FileEffect) -> tuple[str, ev.Payload]:
-    name = digest(effect.path)[:12]
-    if effect.op == "read":
-        return f"read:{tool_call_id}:{name}", ev.FileRead(
-            tool_call_id=tool_call_id, path=effect.path, content_hash=effect.after_hash
-        )
-    return f"written:{tool_call_id}:{name}", ev.FileWritten(
-        tool_call_id=tool_call_id,
-        path=effect.path,
-        change=effect.op,
-        before_hash=effect.before_hash,
-        after_hash=effect.after_hash,
-        size_bytes=effect.size_bytes,
+        NOTHING,
     )
 
 

@@ -131,11 +131,12 @@ def test_envelope_and_versions_are_documented() -> None:
 
 
 def test_slots_are_those_of_the_decoder() -> None:
-    source = (ROOT / "salience" / "log" / "decode.py").read_text(encoding="utf-8")
+    files = (ROOT / "salience" / "log" / name for name in ("decode.py", "outcome.py"))
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
     made: set[str] = set()
-    for pattern in (r'(?:yield|return) \(?\s*f?"([a-z]+)[:"]', r'_prompt\("([a-z]+)"', r'slot = f"([a-z]+):'):
+    for pattern in (r'(?:yield|return) \(?\s*f?"([a-z_]+)[:"]', r'_prompt\("([a-z]+)"', r'slot = f"([a-z]+):'):
         made |= set(re.findall(pattern, source))
-    told = set(re.findall(r"^\| `([a-z]+)[:`]", section(page("event-log.md"), "Slots"), re.MULTILINE))
+    told = set(re.findall(r"^\| `([a-z_]+)[:`]", section(page("event-log.md"), "Slots"), re.MULTILINE))
     assert made == told
 
 
