@@ -26,7 +26,7 @@ class Gauge(Frozen):
 
     Attributes:
         limit_tokens: the model's window as learned from an overflow; None: nothing was learned.
-        usable_tokens: the largest prompt to try, where an overflow named no limit.
+        usable_tokens: the largest prompt to try, where an overflow named no limit, or none that the prompt alone exceeds.
         calibration: factor on estimates, at least 1, from an overflow that the estimate had not seen coming.
         bundle_id: the bundle that was built last.
         epoch: its epoch.
@@ -114,10 +114,14 @@ def _overflowed(gauge: Gauge, failed: ev.ModelRequestFailed) -> Gauge:
     limit, prompt = failed.limit_tokens, failed.prompt_tokens
     if limit is not None:
         change["limit_tokens"] = min(limit, gauge.limit_tokens or limit)
-    counted = max(prompt or 0, (limit + 1) if limit is not None else 0)
+    # Without a number for the prompt, all that is known of it is that it is over the limit.
+    counted = prompt if prompt is not None else limit + 1 if limit is not None else 0
+    calibration = gauge.calibration
     if counted > gauge.estimate > 0:
-        change["calibration"] = min(MAX_CALIBRATION, max(gauge.calibration, counted / gauge.estimate))
-    if limit is None:
-        smaller = int(gauge.estimate * gauge.calibration * UNSAID_SHRINK)
+        calibration = min(MAX_CALIBRATION, max(calibration, counted / gauge.estimate))
+        change["calibration"] = calibration
+    if limit is None or counted <= limit:
+        # No limit, or one that only the prompt with its answer exceeds, says too little of how much smaller it must be.
+        smaller = int(gauge.estimate * calibration * UNSAID_SHRINK)
         change["usable_tokens"] = min(smaller, gauge.usable_tokens or smaller)
     return gauge.model_copy(update=change)
