@@ -1,4 +1,4 @@
-"""The text of a record is bounded whatever the record holds, and says of each section how much it leaves out (spec CMP-9).
+"""The text of a record is bounded whatever the record holds, and each section says how much it leaves out (spec CMP-9).
 
 What every bundle repeats beside it — the goal, hard constraints, the plan, the latest files — may be brief here; what only
 the summary tells — the user's words, what was done, where results lie — gets the room.
