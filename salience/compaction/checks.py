@@ -136,7 +136,7 @@ def _carried(record: CompactionRecord, previous: CompactionRecord, holds: Holds)
 
 def _loss(record: CompactionRecord, text: str) -> float:
     """The share of what the record names that its text does not: reachable by reference, but not in sight."""
-    named = Counter(_beginning(item) for _, items in sections_of(record) for item in items)
+    named = Counter(_beginning(item) for part in sections_of(record) for item in part.items)
     shown = Counter(_beginning(line[2:]) for line in text.split("\n") if line.startswith("- "))
     total = named.total()
     return round(1 - (named & shown).total() / total, 3) if total else 0.0

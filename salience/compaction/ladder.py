@@ -15,6 +15,7 @@ from salience.compaction.record import POLICY, record_of
 from salience.compaction.text import text_of_record
 from salience.context.budget import Budget, budget_of
 from salience.context.epoch import EpochState
+from salience.context.eviction import target_of
 from salience.context.inputs import BuildInput
 from salience.context.tokens import LABEL_OVERHEAD, MESSAGE_OVERHEAD
 from salience.context.view import View, largest_of, view_of
@@ -99,10 +100,12 @@ def compact(
     budget = budget_of(
         inputs.config.context_config, inputs.gauge, total=view.tokens, epoch=view.epoch.state.number, window=window
     )
+    aim = _aim(view, inputs, budget)
+    least = 1 if trigger == "manual" else max(1, int(budget.usable * MIN_FREED))
     best: _Measured | None = None
     failed: Refusal | None = None
     for rung in LADDER:
-        cut = _cut(view, inputs, budget, rung, trigger)
+        cut = _cut(view, inputs, budget, rung, trigger, aim)
         if cut is None:
             continue
         made = _made(inputs, view, cut, previous, budget, rung, generation, focus)
@@ -112,9 +115,25 @@ def compact(
             continue
         if best is None or made.tokens < best.tokens:
             best = made
-        if best.tokens <= budget.target:
+        if best.tokens <= min(aim, view.tokens - least):
             break
-    return _judged(view, inputs, budget, trigger, best, failed)
+    return _judged(view, inputs, budget, least, best, failed)
+
+
+def _aim(view: View, inputs: BuildInput, budget: Budget) -> int:
+    """The size to come down to; more than the target where what must stay takes most of it.
+
+    Otherwise the smallest view would be taken for good, and what stands for all the rest of the history in it says nothing.
+    """
+    kept = view.epoch.kept(inputs.current_request)
+    held = sum(part.tokens for part in view.epoch.parts if kept.holds(part.position))
+    return target_of(budget.usable, _fixed(view) + held, budget.target)
+
+
+def _fixed(view: View) -> int:
+    """Tokens of all but the transcript and the summary, which the new one replaces."""
+    replaced = sum(part.tokens for part in view.epoch.head if part.segment.section == "summary")
+    return view.tokens - replaced - sum(part.tokens for part in view.epoch.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,7 @@ def _judged(
     view: View,
     inputs: BuildInput,
     budget: Budget,
-    trigger: CompactionTrigger,
+    least: int,
     best: _Measured | None,
     failed: Refusal | None,
 ) -> Compaction | Refusal:
@@ -164,30 +183,27 @@ def _judged(
             f"the largest: {largest_of(best.view.parts, current)}"
         )
         return Refusal("does_not_fit", message, before, *evidence)
-    least = 1 if trigger == "manual" else max(1, int(budget.usable * MIN_FREED))
     if before - after < least:
         message = f"the smallest view has {after} of {before} tokens, and at least {least} have to be freed"
         return Refusal("frees_too_little", message, before, *evidence)
     return best.compaction
 
 
-def _cut(view: View, inputs: BuildInput, budget: Budget, rung: _Rung, trigger: CompactionTrigger) -> Cut | None:
+def _cut(
+    view: View, inputs: BuildInput, budget: Budget, rung: _Rung, trigger: CompactionTrigger, aim: int
+) -> Cut | None:
     parts = view.epoch.parts
-    held = sum(part.tokens for part in parts)
-    # The new summary takes the place of the one that serves.
-    replaced = sum(part.tokens for part in view.epoch.head if part.segment.section == "summary")
-    fixed = view.tokens - held - replaced
     recent = int(budget.recent * rung.recent)
     if trigger == "manual":
         # Someone wants a smaller view now, also of a history that is still short.
-        recent = min(recent, held // 2)
+        recent = min(recent, sum(part.tokens for part in parts) // 2)
     return cut_of(
         parts,
         view.epoch.kept(inputs.current_request),
         recent=recent,
         prompts=int(budget.usable * rung.prompts),
         rounds=_rounds(inputs) if rung.recent else 0,
-        room=budget.target - fixed - _summary(budget, rung),
+        room=aim - _fixed(view) - _summary(budget, rung),
     )
 
 

@@ -18,8 +18,6 @@ from tests.unit.context.context_record import NO_COMPACTION
 
 WINDOWS = st.sampled_from([3_000, 4_000, 6_000, 12_000, 40_000])
 TRIGGERS: st.SearchStrategy[CompactionTrigger] = st.sampled_from(["proactive", "reactive", "manual"])
-HEAD_TOKENS = 130
-"""The three lines that say what a summary is stand in any case."""
 
 
 def law(examples: int) -> Any:
@@ -29,7 +27,7 @@ def law(examples: int) -> Any:
 
 def bound_of_text(work: Work) -> int:
     """Most tokens of a summary."""
-    return HEAD_TOKENS + max(SMALLEST_SUMMARY, int((work.window - work.reserved) * LADDER[0].summary))
+    return max(SMALLEST_SUMMARY, int((work.window - work.reserved) * LADDER[0].summary))
 
 
 def judged(work: Work, before: Built, made: Compaction) -> Built:

@@ -124,7 +124,7 @@ def test_a_text_never_exceeds_its_room_but_by_the_lines_that_say_what_it_is(size
     made = work.planned("manual")
     assert isinstance(made, Compaction)
     text = text_of_record(made.record, max_tokens=size, tokenizer=COUNT)
-    head = "\n".join(text.split("\n")[:3])
+    head = "\n".join(text.split("\n")[:2])
     assert text.startswith("Summary of this session's earlier work")
     assert COUNT.lines(text) <= max(size, COUNT.lines(head))
 
