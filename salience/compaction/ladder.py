@@ -100,8 +100,8 @@ def compact(
     budget = budget_of(
         inputs.config.context_config, inputs.gauge, total=view.tokens, epoch=view.epoch.state.number, window=window
     )
-    aim = _aim(view, inputs, budget)
     least = 1 if trigger == "manual" else max(1, int(budget.usable * MIN_FREED))
+    aim = min(_aim(view, inputs, budget), view.tokens - least)
     best: _Measured | None = None
     failed: Refusal | None = None
     for rung in LADDER:
@@ -115,7 +115,7 @@ def compact(
             continue
         if best is None or made.tokens < best.tokens:
             best = made
-        if best.tokens <= min(aim, view.tokens - least):
+        if best.tokens <= aim:
             break
     return _judged(view, inputs, budget, least, best, failed)
 
