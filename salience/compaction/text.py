@@ -96,7 +96,11 @@ def sections_of(record: CompactionRecord) -> Iterator[Section]:
         ],
     )
     yield Section(
-        "Decisions, latest first:", [f"{d.decision} — {d.rationale_summary}" for d in reversed(record.decisions)]
+        "Decisions, latest first:",
+        [
+            f"{d.decision}{'' if d.verified else ' (rests on an assumption)'} — {d.rationale_summary}"
+            for d in reversed(record.decisions)
+        ],
     )
     yield Section(
         "Facts, latest first:",

@@ -13,8 +13,9 @@ from salience.context import Built, EpochState, build
 from salience.context.inputs import BuildInput
 from salience.model.compaction import Checkpoint, CompactionRecord, CompactionTrigger
 from salience.model.message import TextBlock
-from salience.model.state import Decision, Fact, FileState, Goal, Plan, PlanStep, State, ToolFailure
+from salience.model.state import Decision, Fact, FileState, Goal, OpenQuestion, Plan, PlanStep, State, ToolFailure
 from salience.projection.gauge import QUIET_MESSAGES, Gauge
+from salience.projection.stretch import Stretch
 from tests.unit.context.context_record import Record
 
 GOAL = "mend the build"
@@ -30,7 +31,11 @@ class Work:
     context: dict[str, Any] = field(default_factory=dict[str, Any])
     changes: dict[str, Any] = field(default_factory=dict[str, Any])
     record: Record = field(default_factory=Record)
-    state: State = field(default_factory=lambda: State(session_id="s", goal=Goal(), open_questions=("which branch?",)))
+    state: State = field(
+        default_factory=lambda: State(
+            session_id="s", goal=Goal(), open_questions=(OpenQuestion(question_id="q", question="which branch?"),)
+        )
+    )
     serving: list[Compaction] = field(default_factory=list[Compaction])
     compactions: int = 0
     gauge: Gauge = field(default_factory=Gauge)
@@ -90,8 +95,19 @@ class Work:
             "reserved_output_tokens": self.reserved,
             **self.context,
         }
+        entries, point = Stretch(self.record.entries), self.checkpoint
+        if point is not None:
+            # As the projection has them in memory: of what is summarised, the user messages of the view and no more.
+            entries.forget_before(
+                point.first_kept, sparing=lambda entry: entry.kind == "prompt", spared_from=point.prompts_from
+            )
         return self.record.inputs(
-            self.turn, context=context, state=self.state, checkpoint=self.checkpoint, gauge=self.gauge, **self.changes
+            self.turn,
+            context=context,
+            state=self.state,
+            checkpoint=point,
+            gauge=self.gauge,
+            **{"entries": entries, **self.changes},
         )
 
     def build(self) -> Built:
