@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from salience.compaction.text import sections_of
+from salience.context.sections import SHORTEST_BYTES, one_line
 from salience.model.compaction import CompactionChecks, CompactionRecord
 from salience.model.state import State
 from salience.projection.transcript import Entry
+
+SHORTEST_CHARACTERS = (SHORTEST_BYTES - 3) // 4
+"""A character has up to four bytes, and the mark of a cut three."""
 
 Holds = Callable[[bool, str], bool]
 """Notes a rule that does not hold, and returns whether it does."""
@@ -47,17 +53,21 @@ def check(
     missing = [path for path, file in state.files.items() if file.modified and path not in modified]
     files = holds(not missing, f"it does not name {len(missing)} changed files, among them {_first(missing)}")
     failed = [e.tool_call_id or "" for e in entries if e.kind == "result" and e.is_error]
+    bounded = {left.what for left in record.left_behind}
+    named = {error.tool_call_id for error in record.errors}
+    unnamed = [call for call in failed if call not in named]
     holds(not failed or bool(record.errors), f"{len(failed)} calls of the range failed, and it names no error")
+    holds(
+        not (unnamed and record.errors) or "errors" in bounded,
+        f"it does not name {len(unnamed)} failed calls of the range, among them {_first(unnamed)}",
+    )
     sources = holds(
         record.summarized_range is not None
         and bool(record.provenance.source_event_ids)
         and bool(record.provenance.message_ids),
         "it does not say what it was made of",
     )
-    holds(
-        record.tokens_after < record.tokens_before,
-        f"the view would have {record.tokens_after} tokens with it and {record.tokens_before} without",
-    )
+    holds(record.tokens_after < record.tokens_before, not_smaller(record))
     if previous is not None:
         _carried(record, previous, holds)
     return CompactionChecks(
@@ -106,6 +116,9 @@ def _carried(record: CompactionRecord, previous: CompactionRecord, holds: Holds)
     failed = {error.tool_call_id for error in record.errors}
     said = {saying.message_id for saying in record.said}
     modified = {file.path for file in record.files.modified}
+    facts = {fact.fact_id for fact in record.facts}
+    decisions = {decision.decision_id for decision in record.decisions}
+    done = set(record.progress.done)
     for what, lost in (
         (
             "important results",
@@ -114,22 +127,29 @@ def _carried(record: CompactionRecord, previous: CompactionRecord, holds: Holds)
         ("errors", [e.tool_call_id for e in previous.errors if e.tool_call_id not in failed]),
         ("user messages", [s.message_id for s in previous.said if s.message_id not in said]),
         ("changed files", [f.path for f in previous.files.modified if f.path not in modified]),
+        ("facts", [f.fact_id for f in previous.facts if f.fact_id not in facts]),
+        ("decisions", [d.decision_id for d in previous.decisions if d.decision_id not in decisions]),
+        ("notes on what was done", [note for note in previous.progress.done if note not in done]),
     ):
         holds(not lost or what in bounded, f"{what} of the record before are lost without a reason: {_first(lost)}")
 
 
 def _loss(record: CompactionRecord, text: str) -> float:
     """The share of what the record names that its text does not: reachable by reference, but not in sight."""
-    named: list[str] = [
-        *(file.path for file in record.files.modified),
-        *(result.tool_call_id for result in record.tools.important_results),
-        *(" ".join(error.message.split())[:40] or error.name for error in record.errors),
-        *(" ".join(decision.decision.split())[:40] for decision in record.decisions),
-        *(" ".join(saying.text.split())[:40] for saying in record.said),
-    ]
-    if not named:
-        return 0.0
-    return round(sum(item not in text for item in named) / len(named), 3)
+    named = Counter(_beginning(item) for part in sections_of(record) for item in part.items)
+    shown = Counter(_beginning(line[2:]) for line in text.split("\n") if line.startswith("- "))
+    total = named.total()
+    return round(1 - (named & shown).total() / total, 3) if total else 0.0
+
+
+def _beginning(item: str) -> str:
+    """What of an item no text cuts off."""
+    return one_line(item)[:SHORTEST_CHARACTERS]
+
+
+def not_smaller(record: CompactionRecord) -> str:
+    """The problem of a record that frees nothing."""
+    return f"the view would have {record.tokens_after} tokens with it and {record.tokens_before} without"
 
 
 def _first(items: Iterable[str]) -> str:

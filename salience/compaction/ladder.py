@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from salience.compaction.checks import check
+from salience.compaction.checks import check, not_smaller
 from salience.compaction.cut import Cut, cut_of
 from salience.compaction.record import POLICY, record_of
 from salience.compaction.text import text_of_record
 from salience.context.budget import Budget, budget_of
 from salience.context.epoch import EpochState
+from salience.context.eviction import target_of
 from salience.context.inputs import BuildInput
-from salience.context.view import View, view_of
+from salience.context.tokens import LABEL_OVERHEAD, MESSAGE_OVERHEAD
+from salience.context.view import View, largest_of, view_of
 from salience.model.canonical import canonical_json, digest, digest_of
 from salience.model.compaction import (
     Checkpoint,
@@ -30,9 +32,9 @@ from salience.projection.transcript import Entry
 
 MIN_FREED = 0.1
 """Share of the usable window that a compaction must free, unless a person asked for it."""
-BYTES_A_TOKEN = 3
-"""Of summary text, on the safe side: it holds paths and digests."""
-NAMED_SIZES = 5
+SMALLEST_SUMMARY = 200
+"""Tokens of a summary that still says something, in windows so small that a share of them is less."""
+FRAME = MESSAGE_OVERHEAD + LABEL_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,69 +97,119 @@ def compact(
         window: the window to compact for, in tokens, where it is not the session's.
     """
     view = view_of(inputs, epoch)
-    before = view.tokens
     budget = budget_of(
-        inputs.config.context_config, inputs.gauge, total=before, epoch=view.epoch.state.number, window=window
+        inputs.config.context_config, inputs.gauge, total=view.tokens, epoch=view.epoch.state.number, window=window
     )
-    best: Compaction | None = None
+    least = 1 if trigger == "manual" else max(1, int(budget.usable * MIN_FREED))
+    aim = min(_aim(view, inputs, budget), view.tokens - least)
+    best: _Measured | None = None
     failed: Refusal | None = None
     for rung in LADDER:
-        cut = _cut(view, inputs, budget, rung, trigger)
+        cut = _cut(view, inputs, budget, rung, trigger, aim)
         if cut is None:
             continue
         made = _made(inputs, view, cut, previous, budget, rung, generation, focus)
-        if not made.checks.passed:
-            message = f"the record fails its checks: {'; '.join(made.checks.problems[:3])}"
-            failed = failed or Refusal("check_failed", message, before, made.record, made.checks)
+        if made.broken:
+            message = f"the record fails its checks: {'; '.join(made.broken[:3])}"
+            failed = failed or Refusal("check_failed", message, view.tokens, made.compaction.record, made.checks)
             continue
-        if best is None or made.checkpoint.tokens_after < best.checkpoint.tokens_after:
+        if best is None or made.tokens < best.tokens:
             best = made
-        if best.checkpoint.tokens_after <= budget.target:
+        if best.tokens <= aim:
             break
-    return _judged(view, budget, trigger, best, failed)
+    return _judged(view, inputs, budget, least, best, failed)
+
+
+def _aim(view: View, inputs: BuildInput, budget: Budget) -> int:
+    """The size to come down to; more than the target where what must stay takes most of it.
+
+    Otherwise the smallest view would be taken for good, and what stands for all the rest of the history in it says nothing.
+    """
+    kept = view.epoch.kept(inputs.current_request)
+    held = sum(part.tokens for part in view.epoch.parts if kept.holds(part.position))
+    return target_of(budget.usable, _fixed(view) + held, budget.target)
+
+
+def _fixed(view: View) -> int:
+    """Tokens of all but the transcript and the summary, which the new one replaces."""
+    replaced = sum(part.tokens for part in view.epoch.head if part.segment.section == "summary")
+    return view.tokens - replaced - sum(part.tokens for part in view.epoch.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The compaction of one rung, and the view it gives."""
+
+    compaction: Compaction
+    view: View
+
+    @property
+    def tokens(self) -> int:
+        return self.view.tokens
+
+    @property
+    def checks(self) -> CompactionChecks:
+        return self.compaction.checks
+
+    @property
+    def broken(self) -> list[str]:
+        """The rules that the record itself breaks: that a view is not smaller is judged with the sizes of all rungs."""
+        record = self.compaction.record
+        return [problem for problem in self.checks.problems if problem != not_smaller(record)]
 
 
 def _judged(
-    view: View, budget: Budget, trigger: CompactionTrigger, best: Compaction | None, failed: Refusal | None
+    view: View,
+    inputs: BuildInput,
+    budget: Budget,
+    least: int,
+    best: _Measured | None,
+    failed: Refusal | None,
 ) -> Compaction | Refusal:
-    before = view.tokens
+    before, current = view.tokens, view.epoch.kept(inputs.current_request).current
     if best is None:
+        if failed is not None:
+            return failed
         nothing = "no completed exchange stands before what must stay verbatim"
-        return failed or Refusal("nothing_to_summarise", nothing, before)
-    after = best.checkpoint.tokens_after
+        if before > budget.usable:
+            largest = largest_of(view.parts, current)
+            nothing += f"; the view has {before} tokens and {budget.usable} are usable; the largest: {largest}"
+        return Refusal("nothing_to_summarise", nothing, before)
+    after = best.tokens
+    evidence = best.compaction.record, best.checks
     if after > budget.usable:
-        largest = ", ".join(
-            f"{name} {tokens}" for name, tokens in list(view.epoch.largest(view.tail).items())[:NAMED_SIZES]
-        )
         message = (
-            f"the smallest view has {after} tokens and {budget.usable} are usable; the largest segments: {largest}"
+            f"the smallest view has {after} tokens and {budget.usable} are usable; "
+            f"the largest: {largest_of(best.view.parts, current)}"
         )
-        return Refusal("does_not_fit", message, before)
-    least = 1 if trigger == "manual" else max(1, int(budget.usable * MIN_FREED))
+        return Refusal("does_not_fit", message, before, *evidence)
     if before - after < least:
-        message = f"the smallest view has {after} of {before} tokens, which frees less than {least}"
-        return Refusal("frees_too_little", message, before)
-    return best
+        message = f"the smallest view has {after} of {before} tokens, and at least {least} have to be freed"
+        return Refusal("frees_too_little", message, before, *evidence)
+    return best.compaction
 
 
-def _cut(view: View, inputs: BuildInput, budget: Budget, rung: _Rung, trigger: CompactionTrigger) -> Cut | None:
+def _cut(
+    view: View, inputs: BuildInput, budget: Budget, rung: _Rung, trigger: CompactionTrigger, aim: int
+) -> Cut | None:
     parts = view.epoch.parts
-    held = sum(part.tokens for part in parts)
-    fixed = view.tokens - held
-    summary = int(budget.usable * rung.summary)
     recent = int(budget.recent * rung.recent)
     if trigger == "manual":
         # Someone wants a smaller view now, also of a history that is still short.
-        recent = min(recent, held // 2)
+        recent = min(recent, sum(part.tokens for part in parts) // 2)
     return cut_of(
         parts,
         view.epoch.kept(inputs.current_request),
         recent=recent,
         prompts=int(budget.usable * rung.prompts),
         rounds=_rounds(inputs) if rung.recent else 0,
-        room=max(0, budget.target - fixed - summary),
-        needed=max(1, view.tokens + summary - budget.target) if trigger != "manual" else 1,
+        room=aim - _fixed(view) - _summary(budget, rung),
     )
+
+
+def _summary(budget: Budget, rung: _Rung) -> int:
+    """Tokens of the summary, its frame included."""
+    return max(SMALLEST_SUMMARY, int(budget.usable * rung.summary))
 
 
 def _rounds(inputs: BuildInput) -> int:
@@ -174,7 +226,7 @@ def _made(
     rung: _Rung,
     generation: int,
     focus: str,
-) -> Compaction:
+) -> _Measured:
     """The checkpoint of one cut, its sizes measured by compiling the view it gives."""
     serving = inputs.checkpoint
     first = serving.first_kept if serving else 0
@@ -194,7 +246,7 @@ def _made(
         focus=focus,
         tokens_before=view.tokens,
     )
-    text = text_of_record(record, max_bytes=int(budget.usable * rung.summary) * BYTES_A_TOKEN)
+    text = text_of_record(record, max_tokens=_summary(budget, rung) - FRAME, tokenizer=view.epoch.tokenizer)
     summary_ref = digest(text.encode())
     checkpoint = Checkpoint(
         compaction_id=compaction_id,
@@ -222,13 +274,12 @@ def _made(
             "tokens_after": smaller.tokens,
         }
     )
-    return Compaction(settled, record, text, checks)
+    return _Measured(Compaction(settled, record, text, checks), smaller)
 
 
 def _prompts(inputs: BuildInput, first: int) -> list[Entry]:
-    """The user messages that the view has now."""
-    masked = 0 if inputs.checkpoint is None else inputs.checkpoint.prompts_from
-    entries = inputs.entries.between(max(first, masked), len(inputs.entries))
+    """The user messages from a position on."""
+    entries = inputs.entries.between(first, len(inputs.entries))
     return [entry for entry in entries if entry.kind == "prompt"]
 
 

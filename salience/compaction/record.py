@@ -155,7 +155,12 @@ def _unplanned(state: State) -> tuple[str, ...]:
     """What comes next where no plan says so."""
     doing = [f"Go on with {step.step_id}: {step.title}" for step in state.plan.steps if step.status == "in_progress"]
     task = state.goal.current_task or state.goal.user_goal
-    return tuple(doing) or ((f"Go on with: {preview(task, 500)}",) if task else ())
+    return tuple(doing) or ((go_on_with(task),) if task else ())
+
+
+def go_on_with(task: str) -> str:
+    """The next step where no plan names one."""
+    return f"Go on with: {preview(task, 500)}"
 
 
 def _notes(entries: Sequence[Entry]) -> list[str]:

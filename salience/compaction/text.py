@@ -1,118 +1,124 @@
-"""The text of a record is bounded whatever the record holds, and says of each section how much it leaves out (spec CMP-9).
+"""The text of a record is bounded whatever the record holds, and each section says how much it leaves out (spec CMP-9).
 
-What the state card repeats at every build — criteria, plan, the latest files — is brief here; what only the summary tells —
-the user's words, what was done, where results lie — gets the room.
+What every bundle repeats beside it — constraints, open questions, the plan — gets the room that is left; what only the
+summary tells — the user's words, what was done, what failed, where results lie — gets it first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from salience.compaction.record import go_on_with
+from salience.context.sections import one_line, section
+from salience.context.tokens import Tokenizer
 from salience.model.compaction import CompactionRecord
 from salience.model.text import preview
 
 LINE_BYTES = 320
-GOAL_BYTES = 1_200
-SMALLEST_BYTES = 400
+SHARES = 3
+"""A section may use one part in three of what is left, so that none starves those after it; the last ones use all."""
 
 
-def text_of_record(record: CompactionRecord, *, max_bytes: int) -> str:
+class Section(NamedTuple):
+    """A part of the text; `repeated` where every bundle says the same beside the summary."""
+
+    title: str
+    items: list[str]
+    repeated: bool = False
+
+
+def text_of_record(record: CompactionRecord, *, max_tokens: int, tokenizer: Tokenizer) -> str:
     """The text a model sees in place of a record's range.
 
     Args:
         record: the record.
-        max_bytes: bytes it may have; hard constraints are named beyond it, too.
+        max_tokens: tokens it may have, counted line by line; the lines that say what it is stand in any case.
+        tokenizer: what counts.
     """
-    span = record.summarized_range
-    head = [
-        f"Summary of this session's earlier work (compaction {record.compaction_id}).",
-        "The messages it stands for are kept; read_artifact shows the whole record under the id"
-        f" compaction:{record.compaction_id}, and any result by the reference given here.",
-    ]
-    if span is not None:
-        head.append(f"It covers messages {span.from_message_id} to {span.to_message_id} and all before them.")
-    if record.focus:
-        head.append(f"The user asked to pay attention to: {preview(record.focus, LINE_BYTES)}")
-    goal = record.goal
-    if goal.user_goal:
-        head += ["Goal:", preview(goal.user_goal, min(GOAL_BYTES, max(SMALLEST_BYTES, max_bytes // 4)))]
-    head += _whole("Hard constraints:", record.constraints.hard)
-    lines = list(head)
-    room = max_bytes - sum(len(line.encode()) + 1 for line in lines)
-    sections = list(_sections(record))
-    for at, (title, items) in enumerate(sections):
-        # Every section may use an even share of what is left, and hands on what it does not use.
-        share = room // max(1, min(3, len(sections) - at))
-        shown, used = _fitting(title, items, share)
-        lines += shown
+    head = _head(record)
+    room = max_tokens - sum(map(tokenizer.lines, head))
+    sections = [part for part in (*sections_of(record), _files_read(record)) if part.items]
+    shown: dict[int, list[str]] = {}
+    for done, at in enumerate(sorted(range(len(sections)), key=lambda at: sections[at].repeated)):
+        shown[at], used = section(
+            sections[at].title,
+            sections[at].items,
+            room // min(SHARES, len(sections) - done),
+            line_bytes=LINE_BYTES,
+            size=tokenizer.lines,
+            more="more in the record",
+        )
         room -= used
-    return "\n".join(lines)
+    return "\n".join([*head, *(line for at in sorted(shown) for line in shown[at])])
 
 
-def _sections(record: CompactionRecord) -> Iterable[tuple[str, list[str]]]:
-    """The sections in the order in which they get room; items newest first where the newest matter most."""
-    if record.goal.current_task and record.goal.current_task != record.goal.user_goal:
-        yield "Current task:", [record.goal.current_task]
-    yield "Soft constraints:", list(record.constraints.soft)
-    yield "The user prefers:", list(record.constraints.user_preferences)
-    yield "The user said earlier, latest first:", [_quoted(s.text, s.ref) for s in reversed(record.said)]
-    yield "Open questions:", list(record.open_questions)
-    yield "In progress:", list(record.progress.in_progress)
-    yield "Next:", list(record.next_steps)
-    yield "Done, latest first:", list(reversed(record.progress.done))
-    yield (
+def _head(record: CompactionRecord) -> list[str]:
+    span = record.summarized_range
+    covers = f": messages {span.from_message_id} to {span.to_message_id} and all before them" if span else ""
+    return [
+        f"Summary of this session's earlier work{covers}.",
+        f"All of it is kept: read_artifact shows the whole record under compaction:{record.compaction_id}, and a result"
+        " under its reference.",
+    ]
+
+
+def sections_of(record: CompactionRecord) -> Iterator[Section]:
+    """What a record names, by section; items newest first where the newest matter most.
+
+    Files that were only read are not among it: looking again is cheap. What comes next is told once, however often the
+    record names it.
+    """
+    task = record.goal.current_task
+    yield Section("Goal:", [record.goal.user_goal] if record.goal.user_goal else [])
+    yield Section("The user asked to pay attention to:", [record.focus] if record.focus else [])
+    yield Section("Hard constraints:", list(record.constraints.hard), repeated=True)
+    yield Section("Soft constraints:", list(record.constraints.soft), repeated=True)
+    yield Section("The user prefers:", list(record.constraints.user_preferences), repeated=True)
+    yield Section("The user said earlier, latest first:", [_quoted(s.text, s.ref) for s in reversed(record.said)])
+    yield Section("Open questions:", list(record.open_questions), repeated=True)
+    yield Section("Current task:", [task] if task and task != record.goal.user_goal else [], repeated=True)
+    yield Section("In progress:", [step for step in record.progress.in_progress if step != task], repeated=True)
+    yield Section("Next:", [step for step in record.next_steps if step != go_on_with(task or "")], repeated=True)
+    yield Section("Done, latest first:", list(reversed(record.progress.done)))
+    yield Section(
         f"Files changed ({len(record.files.modified)}):",
         [
             f"{file.path}{f' — {file.change_summary}' if file.change_summary else ''}"
             for file in reversed(record.files.modified)
         ],
     )
-    yield (
+    yield Section(
         "Calls that failed, latest first:",
         [
             f"{e.name} {e.kind}{f', after {e.retries} earlier failures' if e.retries else ''}: {e.message}"
             for e in reversed(record.errors)
         ],
     )
-    yield "Decisions, latest first:", [f"{d.decision} — {d.rationale_summary}" for d in reversed(record.decisions)]
-    yield (
+    yield Section(
+        "Decisions, latest first:",
+        [
+            f"{d.decision}{'' if d.verified else ' (rests on an assumption)'} — {d.rationale_summary}"
+            for d in reversed(record.decisions)
+        ],
+    )
+    yield Section(
         "Facts, latest first:",
         [f"{fact.content}{'' if fact.verified else ' (assumed)'}" for fact in reversed(record.facts)],
     )
-    yield (
+    yield Section(
         "Results worth finding again, latest first:",
         [
             f"{r.name} {r.tool_call_id}{f' [blob {r.artifact_ref}]' if r.artifact_ref else ''}: {r.summary}"
             for r in reversed(record.tools.important_results)
         ],
     )
-    yield f"Files only read ({len(record.files.read)}):", list(reversed(record.files.read))
+
+
+def _files_read(record: CompactionRecord) -> Section:
+    return Section(f"Files only read ({len(record.files.read)}):", list(reversed(record.files.read)), repeated=True)
 
 
 def _quoted(text: str, ref: str | None) -> str:
     whole = f" [whole: blob {ref}]" if ref else ""
-    return f"“{preview(_one_line(text), LINE_BYTES - 90)}”{whole}"
-
-
-def _whole(title: str, items: Sequence[str]) -> list[str]:
-    return [title, *(f"- {item}" for item in items)] if items else []
-
-
-def _fitting(title: str, items: Sequence[str], room: int) -> tuple[list[str], int]:
-    """As much of a section as there is room for, and the bytes it used."""
-    used = len(title.encode()) + 32
-    lines: list[str] = []
-    for at, item in enumerate(items):
-        line = f"- {preview(_one_line(item), LINE_BYTES)}"
-        size = len(line.encode()) + 1
-        if used + size > room:
-            if lines:
-                lines.append(f"- … {len(items) - at} more in the record")
-            break
-        lines.append(line)
-        used += size
-    return ([title, *lines], used) if lines else ([], 0)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return f"“{preview(one_line(text), LINE_BYTES - 90)}”{whole}"

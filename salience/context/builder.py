@@ -15,7 +15,7 @@ from salience.context.eviction import Reduction, excluded_before, excluded_now, 
 from salience.context.inputs import BUILDER_VERSION, BuildInput
 from salience.context.segments import Part, head_excluded, masked_part
 from salience.context.tokens import REPLY_OVERHEAD, Tokenizer
-from salience.context.view import View, tail_of, view_of
+from salience.context.view import View, largest_of, tail_of, view_of
 from salience.model.bundle import (
     BundleManifest,
     BundleSummary,
@@ -33,7 +33,6 @@ LEAST_MESSAGES = 3
 """A compaction needs at least as many messages in the view (spec CMP-3)."""
 NOTE_ROOM = 120
 """Tokens kept for the budget note, which can only be written once the reduction is known."""
-NAMED_SIZES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +185,8 @@ def _reduced(epoch: Epoch, reduction: Reduction, *, already_new: bool) -> Epoch:
 def _problem(epoch: Epoch, tail: Iterable[Part], inputs: BuildInput, fixed: int, usable: int) -> str:
     kept = epoch.kept(inputs.current_request)
     must = [*epoch.head, *(part for part in epoch.parts if kept.holds(part.position)), *tail]
-    must.sort(key=lambda part: -part.tokens)
-    sizes = ", ".join(f"{_name(part, kept.current)} {part.tokens}" for part in must[:NAMED_SIZES])
-    return f"what may not be left out needs {fixed} tokens and {usable} are usable; the largest: {sizes}"
-
-
-def _name(part: Part, current: int) -> str:
-    if part.position >= 0 and part.position == current:
-        return f"current request ({part.segment.segment_id})"
-    if part.entry is not None:
-        kind = {"prompt": "user message", "response": "response", "result": "tool result"}[part.entry.kind]
-        return f"{kind} ({part.segment.segment_id})"
-    return f"{part.segment.section.replace('_', ' ')} ({part.segment.segment_id})"
+    largest = largest_of(must, kept.current)
+    return f"what may not be left out needs {fixed} tokens and {usable} are usable; the largest: {largest}"
 
 
 def _built(

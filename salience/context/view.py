@@ -5,7 +5,7 @@ The builder judges it and sends it; a compaction measures it. Both must see the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from salience.context.epoch import Epoch, EpochState, changed
@@ -13,8 +13,11 @@ from salience.context.eviction import is_left_out, is_masked
 from salience.context.inputs import Basis, BuildInput, basis_of, fingerprint_of
 from salience.context.segments import Part, card_part, entry_part, head_parts, masked_part, note_part
 from salience.context.tokens import REPLY_OVERHEAD, Tokenizer, tokenizer_for
-from salience.model.bundle import EpochReason, Masks
+from salience.model.bundle import EpochReason, Horizon, Masks
+from salience.model.compaction import Checkpoint
 from salience.projection.transcript import Entry
+
+NAMED_SIZES = 5
 
 
 @dataclass(slots=True)
@@ -34,9 +37,34 @@ class View:
     reason: EpochReason | None
 
     @property
+    def parts(self) -> list[Part]:
+        """All parts in order."""
+        return [*self.epoch.head, *self.epoch.parts, *self.tail]
+
+    @property
     def tokens(self) -> int:
         """Estimated tokens of the whole, the opening of the reply included."""
         return self.epoch.sizes(self.tail).total + REPLY_OVERHEAD
+
+
+def largest_of(parts: Iterable[Part], current: int) -> str:
+    """The largest parts by name and tokens, for one who has to make room.
+
+    Args:
+        parts: the parts to choose from.
+        current: transcript position of the current request; -1 where there is none.
+    """
+    largest = sorted(parts, key=lambda part: -part.tokens)[:NAMED_SIZES]
+    return ", ".join(f"{_name(part, current)} {part.tokens}" for part in largest)
+
+
+def _name(part: Part, current: int) -> str:
+    if part.position >= 0 and part.position == current:
+        return f"current request ({part.segment.segment_id})"
+    if part.entry is not None:
+        kind = {"prompt": "user message", "response": "response", "result": "tool result"}[part.entry.kind]
+        return f"{kind} ({part.segment.segment_id})"
+    return f"{part.segment.section.replace('_', ' ')} ({part.segment.segment_id})"
 
 
 def refs_needed(inputs: BuildInput, epoch: Epoch | EpochState | None) -> list[str]:
@@ -49,7 +77,7 @@ def refs_needed(inputs: BuildInput, epoch: Epoch | EpochState | None) -> list[st
     basis = basis_of(inputs)
     before, warm = _before(epoch)
     reason = _reason(before, warm, basis)
-    masks = _masks(before, reason)
+    masks = _masks(before, reason, inputs.checkpoint)
     going_on = warm is not None and reason is None and warm.tokenizer is tokenizer_for(basis.model)
     refs: dict[str, None] = {}
     if not going_on:
@@ -107,12 +135,26 @@ def _reason(before: EpochState | None, warm: Epoch | None, basis: Basis) -> Epoc
     return changed(before, fingerprint_of(basis))
 
 
-def _masks(before: EpochState | None, reason: EpochReason | None) -> Masks:
+def _masks(before: EpochState | None, reason: EpochReason | None, checkpoint: Checkpoint | None) -> Masks:
     """What was masked stays masked: a longer window would bring back only what is stale by now.
 
-    A rollback asks for all of it, and gets what fits.
+    A rollback asks for all of it, and gets what fits. What a checkpoint summarises is no longer left out, but stood for.
     """
-    return Masks() if before is None or reason == "rollback" else before.masks
+    if before is None or reason == "rollback":
+        return Masks()
+    masks = before.masks
+    if reason != "compaction" or checkpoint is None:
+        return masks
+    return Masks(
+        results=_beyond(masks.results, checkpoint.first_kept),
+        chatter=_beyond(masks.chatter, checkpoint.first_kept),
+        prompts=_beyond(masks.prompts, checkpoint.prompts_from),
+    )
+
+
+def _beyond(horizon: Horizon, position: int) -> Horizon:
+    """A horizon that goes beyond a position, else none."""
+    return horizon if horizon.below > position else Horizon()
 
 
 def _state(before: EpochState | None, reason: EpochReason | None, basis: Basis) -> EpochState:
@@ -122,7 +164,7 @@ def _state(before: EpochState | None, reason: EpochReason | None, basis: Basis) 
         number=before.number + 1 if before else 1,
         reason=reason or "start",
         fingerprint=fingerprint_of(basis),
-        masks=_masks(before, reason),
+        masks=_masks(before, reason, basis.checkpoint),
     )
 
 

@@ -26,7 +26,7 @@ class Gauge(Frozen):
 
     Attributes:
         limit_tokens: the model's window as learned from an overflow; None: nothing was learned.
-        usable_tokens: the largest prompt to try, where an overflow named no limit.
+        usable_tokens: the largest prompt to try, where an overflow named no limit, or none that the prompt alone exceeds.
         calibration: factor on estimates, at least 1, from an overflow that the estimate had not seen coming.
         bundle_id: the bundle that was built last.
         epoch: its epoch.
@@ -57,10 +57,13 @@ class Gauge(Frozen):
             estimate: tokens of the whole bundle by our own count.
             epoch: the bundle's epoch.
         """
-        ours = math.ceil(estimate * self.calibration)
+        return max(math.ceil(estimate * self.calibration), self.reported(estimate, epoch))
+
+    def reported(self, estimate: int, epoch: int) -> int:
+        """What the provider counted of this view, and what is new; 0 where it reported nothing of this epoch."""
         if self.usage_epoch != epoch or not self.usage_tokens:
-            return ours
-        return max(ours, self.usage_tokens + estimate - self.usage_estimate)
+            return 0
+        return self.usage_tokens + estimate - self.usage_estimate
 
 
 def fold_gauge(gauge: Gauge, event: ev.Event, messages: int) -> Gauge:
@@ -114,10 +117,18 @@ def _overflowed(gauge: Gauge, failed: ev.ModelRequestFailed) -> Gauge:
     limit, prompt = failed.limit_tokens, failed.prompt_tokens
     if limit is not None:
         change["limit_tokens"] = min(limit, gauge.limit_tokens or limit)
-    counted = max(prompt or 0, (limit + 1) if limit is not None else 0)
+    # Without a number for the prompt, it is over the limit, and what was reported of this view before says how we count.
+    counted = (
+        prompt
+        if prompt is not None
+        else max(limit + 1 if limit is not None else 0, gauge.reported(gauge.estimate, gauge.epoch))
+    )
+    calibration = gauge.calibration
     if counted > gauge.estimate > 0:
-        change["calibration"] = min(MAX_CALIBRATION, max(gauge.calibration, counted / gauge.estimate))
-    if limit is None:
-        smaller = int(gauge.estimate * gauge.calibration * UNSAID_SHRINK)
+        calibration = min(MAX_CALIBRATION, max(calibration, counted / gauge.estimate))
+        change["calibration"] = calibration
+    if limit is None or (prompt is not None and prompt <= limit):
+        # No limit, or one that only the prompt with its answer exceeds, says too little of how much smaller it must be.
+        smaller = int(gauge.estimate * calibration * UNSAID_SHRINK)
         change["usable_tokens"] = min(smaller, gauge.usable_tokens or smaller)
     return gauge.model_copy(update=change)

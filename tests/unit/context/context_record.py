@@ -16,7 +16,7 @@ from salience.model.state import Goal, OpenQuestion, State
 from salience.model.tool import ToolSpec
 from salience.projection.gauge import Gauge
 from salience.projection.stretch import Stretch
-from salience.projection.transcript import Entry
+from salience.projection.transcript import NOT_RUN, Entry
 
 BASH = ToolSpec(
     name="run_command",
@@ -74,13 +74,16 @@ class Record:
         )  # fmt: skip
         self.current_request = f"u{at}"
 
-    def exchange(self, said: str, results: list[str]) -> None:
-        """The model says something and calls a tool for each result."""
+    def exchange(self, said: str, results: list[str], *, failed: int = 0, unanswered: int = 0) -> None:
+        """The model says something and calls a tool for each result.
+
+        The last `failed` of the results are errors; `unanswered` more calls were never run.
+        """
         first = len(self.entries)
         group = f"g{first}"
         calls = [
             ToolCallBlock(tool_call_id=f"c{first}.{i}", name="run_command", args={"command": f"echo {i}"})
-            for i in range(len(results))
+            for i in range(len(results) + unanswered)
         ]
         response = ModelResponse(model="m", content=(TextBlock(text=said), *calls), stop_reason="end_turn")
         ref = self.keep(canonical_json(response.plain()))
@@ -99,6 +102,16 @@ class Record:
                     message_id=f"r{at}", position=at, kind="result", group=group, turn=0, event_id=f"run:{at}:result",
                     seq=at + 1, text=text if inline else None, ref=None if inline else self.keep(data),
                     size_bytes=len(data), preview=text[:200], tool_call_id=f"c{first}.{i}", tool_name="run_command",
+                    is_error=i >= len(results) - failed,
+                )
+            )  # fmt: skip
+        for i in range(len(results), len(results) + unanswered):
+            at = len(self.entries)
+            self._append(
+                Entry(
+                    message_id=f"r{first}.{i}", position=at, kind="result", group=group, turn=0,
+                    event_id=f"run:{first}:response", seq=first + 1, text=NOT_RUN, is_error=True,
+                    tool_call_id=f"c{first}.{i}", tool_name="run_command",
                 )
             )  # fmt: skip
         self.groups += 1
