@@ -170,6 +170,10 @@ def _done(read: ReadImport, batch: Batch) -> Imported:
         omitted=tuple(sorted(read.reading.omitted)),
         faults=read.faults,
         cwd=config.cwd if config is not None else None,
+        model=config.model_settings.model if config is not None else None,
+        api_base=config.model_settings.api_base if config is not None else None,
+        sandbox_mode=config.permission_config.sandbox_mode if config is not None else None,
+        network=config is not None and config.permission_config.network,
     )
 
 

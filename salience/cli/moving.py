@@ -130,7 +130,17 @@ def _tell(found: Imported) -> None:
         warn("the file was made without blobs: the session can be read, and a model cannot go on with it")
     elif found.omitted:
         warn(f"{len(found.omitted)} blobs are named in the file and not in it: {_some(found.omitted)}")
-    if found.status == "imported" and found.cwd is not None and not Path(found.cwd).is_dir():
+    if found.status != "imported":
+        return
+    # The file's maker chose all of this; whoever goes on with the session should have seen it.
+    say(f"works in {found.cwd} with {short(found.model or 'no model', 100)}, {found.sandbox_mode or 'no sandbox mode'}")
+    if found.sandbox_mode == "danger_full_access":
+        warn(
+            "its commands run without a sandbox when it goes on: go on with it only if you trust where the file is from"
+        )
+    if found.api_base is not None:
+        warn(f"its words, and your key, go to {short(found.api_base, 100)} when it goes on")
+    if found.cwd is not None and not Path(found.cwd).is_dir():
         warn(f"its folder {found.cwd} is not here; to go on with it, import it with --session NEW --cwd DIR")
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from salience.model.event import Actor, Anchor, Causality, event_json_schema
 from salience.model.frozen import Frozen, Names, type_of_sequence
+from salience.model.session import SandboxMode
 
 EXPORT_VERSION = 1
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -125,6 +126,12 @@ class Imported(Frozen):
     omitted: Names = Field(default=(), description="Digests of blobs that the file names and says it does not hold.")
     faults: Annotated[tuple[Fault, ...], type_of_sequence] = ()
     cwd: str | None = None
+    model: str | None = None
+    api_base: str | None = Field(
+        default=None, description="The server that the session's words and the worker's key go to."
+    )
+    sandbox_mode: SandboxMode | None = None
+    network: bool = False
 
 
 class Exported(Frozen):

@@ -86,6 +86,9 @@ def test_an_imported_session_is_read_like_any_other(cli: Run, elsewhere: bytes, 
     assert b"a task" in cli("context", session_id, "--text").stdout
     assert json.loads(cli("state", session_id, "--at", "1", "--json").stdout)["goal"]["user_goal"] == ""
     assert b"no artifacts" in cli("artifact", "list", session_id).stderr
+    raw = [json.loads(line) for line in cli("events", session_id, "--from-history", "--json").stdout.splitlines()]
+    told = [json.loads(line) for line in cli("events", session_id, "--json").stdout.splitlines()]
+    assert raw == [{**event, "source": "import"} for event in told]
     checked = cli("verify", session_id)
     assert (checked.returncode, b"the imported file" in checked.stdout) == (0, True), checked.stderr
     assert cli("verify", session_id, "--rebuild").returncode == 0

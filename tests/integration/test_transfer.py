@@ -449,3 +449,34 @@ def _with_payload(rows: list[Row], index: int, payload: dict[str, Any]) -> list[
             event = event.model_copy(update={"payload": anchored})
         made.append(row_of(event, made[-1].hash if made else "", 1))
     return made
+
+
+@pytest.mark.timeout(240)
+async def test_a_compacted_session_moves_with_its_checkpoints(
+    salience: Salience, scripted: Scripted, workspace: Path, session_id: str, tmp_path: Path
+) -> None:
+    """What stands for what is read from the record; rolling back is a run of its own (spec CMP-2, EVT-2b)."""
+    turns = [{"text": f"{n}", "tool_calls": [{"name": "read_file", "args": {"path": f"f{n}.txt"}}]} for n in range(30)]
+    for n in range(30):
+        (workspace / f"f{n}.txt").write_text(f"word{n} " * 200)
+    await salience.start(
+        scripted([*turns, {"text": "read"}, {"text": "end"}], window=10_000), "x", session_id=session_id
+    )
+    events = await ended(salience, session_id)
+    compacted = [event.seq for event in events if event.type == "CompactionCompleted"]
+    assert compacted
+    await exported(salience, session_id, tmp_path / "a.jsonl")
+    new = f"{session_id}-new"
+    assert (await salience.import_file(tmp_path / "a.jsonl", session_id=new)).faults == ()
+    report = await verified(salience, new)
+    assert report.ok, report.findings
+    assert (report.compactions, report.bundles_not_comparable) == (len(compacted), 0)
+    assert report.bundles == (await verified(salience, session_id)).bundles
+    await salience.say(new, "go on")
+    await ended(salience, new)
+    assert (await salience.rollback(new)).refused or (await salience.compactions(new))[
+        -1
+    ].type == "CompactionRolledBack"
+    await salience.result(new)
+    report = await verified(salience, new)
+    assert report.ok, report.findings
