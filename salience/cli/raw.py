@@ -21,8 +21,8 @@ Origin = Literal["temporal", "archive", "import"]
 async def raw_events(client: Salience, session_id: str) -> AsyncIterator[tuple[Event, Origin]]:
     """The events of every run whose history is still there, each with where it was read.
 
-    A run is read from Temporal while that holds it, else from its archive; the first of an imported session is a file. Runs that neither has are left out, which is
-    said on stderr; the events after them keep their seq.
+    A run is read from Temporal while that holds it, else from its archive; the first of an imported session is a file. Runs
+    that neither has are left out, which is said on stderr; the events after them keep their seq.
 
     Raises:
         NotFound: neither Temporal nor an archive has any history of the session.
