@@ -51,6 +51,7 @@ def test_it_folds_to_the_recorded_state() -> None:
 
 
 async def test_it_imports_verifies_and_exports_to_the_same_bytes(salience: Salience, session_id: str) -> None:
+    """When only bundles compile to another hash, the builder changed under its old version: raise `BUILDER_VERSION`."""
     done = await salience.import_file(FILE, session_id=session_id)
     assert (done.status, done.faults) == ("imported", ())
     assert named((await salience.state(session_id)).plain()) == named(recorded())
