@@ -5,7 +5,7 @@ One walk serves `verify` and `verify --rebuild`: fold the events, and at each Co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from temporalio.api.history.v1 import HistoryEvent
@@ -21,12 +21,16 @@ from salience.context.view import refs_needed
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.log.chain import Row, event_of, fault_of, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
+from salience.log.imported import ImportedLog, is_import
+from salience.log.named import named_blobs
 from salience.model import event as ev
+from salience.model.bundle import BundleManifest
 from salience.model.compaction import CompactionRecord
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles, StoredBundle
 from salience.store.history import Histories
+from salience.store.imports import Imports, ReadImport
 from salience.store.journal import Batch, Journal, Position, Run
 from salience.store.postgres import Postgres
 from salience.verify import invariants
@@ -36,18 +40,22 @@ CHECKED = (
     "INV 1", "INV 2", "INV 3", "INV 4", "INV 5", "INV 6", "INV 7", "INV 8", "INV 12", "PRJ-1", "EVT-2", "EVT-4", "EVT-6",
 )  # fmt: skip
 
+_HASHED_BYTES = 1024 * 1024
+
 
 @dataclass(slots=True)
 class _Tally:
     findings: list[Finding] = field(default_factory=list[Finding])
     from_history: int = 0
     from_archive: int = 0
+    imported: int = 0
     not_retained: int = 0
     resets: list[str] = field(default_factory=list[str])
     bundles: int = 0
     not_comparable: int = 0
     compactions: int = 0
     blobs: int = 0
+    left_out: int = 0
 
     def add(self, rule: str, message: str, seq: int | None = None) -> None:
         self.findings.append(Finding(rule=rule, message=message, seq=seq))
@@ -60,6 +68,32 @@ class SourceRun:
     run: Run
     events: list[HistoryEvent]
     archived: bool
+    imported: ReadImport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """A context that was compiled again.
+
+    Attributes:
+        recorded: the event that tells of it, as the journal has it.
+        built: what was compiled; None when it cannot be compared: another builder's, or some of its texts are not here.
+        manifest: what is stored of it.
+        seen: the fold that it was compiled from, as of then; an imported one's is that of where it was compiled first.
+    """
+
+    recorded: ev.Event
+    built: Built | None
+    manifest: BundleManifest | None
+    seen: Projection
+
+    @property
+    def matches(self) -> bool:
+        """Whether it is the one that was recorded."""
+        told = self.recorded.payload
+        if self.built is None or not isinstance(told, ev.ContextBuilt):
+            return False
+        return self.built.summary.bundle_hash == told.bundle.bundle_hash
 
 
 class Verification:
@@ -77,6 +111,7 @@ class Verification:
         self._bundles = bundles
         self._blobs = blobs
         self._histories = histories
+        self._imports = Imports(blobs)
         self._compactions = Compactions(journal, blobs)
 
     async def verify(self, session_id: str) -> Report:
@@ -99,11 +134,13 @@ class Verification:
             )
         intact = not tally.findings
         runs = await self._journal.runs(session_id)
-        await self._against_history(session_id, runs, rows, tally)
+        imported = await self._imported(session_id, runs, tally)
+        await self._against_history(session_id, runs, rows, imported, tally)
         events = [event_of(row) for row in rows if row.payload is not None] if intact else []
         erased = sum(row.payload is None for row in rows)
-        if intact and not erased:
-            await self._walk_and_compare(session_id, events, rows, tally)
+        lost = imported is None and bool(runs) and is_import(runs[0].run_id)
+        if intact and not erased and not lost:
+            await self._walk_and_compare(session_id, events, rows, imported, tally)
         return Report(
             session_id=session_id,
             ok=not tally.findings,
@@ -111,12 +148,15 @@ class Verification:
             runs=len(runs),
             runs_from_history=tally.from_history,
             runs_from_archive=tally.from_archive,
+            runs_imported=tally.imported,
+            import_faults=imported.faults if imported is not None else (),
             runs_not_retained=tally.not_retained,
             reset_runs=tuple(tally.resets),
             bundles=tally.bundles,
             bundles_not_comparable=tally.not_comparable,
             erased=erased,
             blobs=tally.blobs,
+            blobs_left_out=tally.left_out,
             compactions=tally.compactions,
             checked=CHECKED,
             findings=tuple(tally.findings),
@@ -144,11 +184,35 @@ class Verification:
 
     # --- the raw log --------------------------------------------------------------------------------------------------
 
-    async def _against_history(self, session_id: str, runs: list[Run], rows: list[Row], tally: _Tally) -> None:
+    async def _imported(self, session_id: str, runs: list[Run], tally: _Tally) -> ReadImport | None:
+        """The file that the session began as, if it began as one."""
+        if not runs or not is_import(runs[0].run_id):
+            return None
+        try:
+            read = await self._imports.read(session_id, runs[0].archive_ref)
+        except (NotFound, BlobCorrupt) as error:
+            tally.add("EVT-2b", f"the file that {session_id} was imported from: {error.message}")
+            return None
+        if read is None:
+            tally.add("EVT-2b", f"nothing says which file {session_id} was imported from")
+        return read
+
+    async def _against_history(
+        self, session_id: str, runs: list[Run], rows: list[Row], imported: ReadImport | None, tally: _Tally
+    ) -> None:
         cursor = Cursor(session_id=session_id)
         head = ""
         for run in runs:
-            source = await self._source(session_id, run)
+            if imported is not None and is_import(run.run_id):
+                tally.imported += 1
+                for stored, fresh in zip(rows, imported.log.rows, strict=False):
+                    if not _same(stored, fresh):
+                        message = f"row {fresh.seq} ({stored.type}) is not what the imported file says ({fresh.type})"
+                        tally.add("EVT-2b", message, fresh.seq)
+                        return
+                cursor, head = imported.log.cursor, imported.log.anchor.head
+                continue
+            source = None if is_import(run.run_id) else await self._source(session_id, run)
             if source is None:
                 tally.not_retained += 1
                 following = [r for r in runs if r.generation == run.generation + 1]
@@ -173,7 +237,10 @@ class Verification:
                     return
 
     async def _source(self, session_id: str, run: Run) -> SourceRun | None:
-        """A run's history: from Temporal while it is retained, else from its archive."""
+        """A run's history: from Temporal while it is retained, else from its archive; an imported run's is a file."""
+        if is_import(run.run_id):
+            read = await self._imports.read(session_id, run.archive_ref)
+            return read and _imported_source(read)
         if self._histories is not None:
             try:
                 return SourceRun(run, await self._histories.whole(session_id, run.run_id), archived=False)
@@ -191,31 +258,34 @@ class Verification:
 
     # --- the walk -----------------------------------------------------------------------------------------------------
 
-    async def _walk_and_compare(self, session_id: str, events: list[ev.Event], rows: list[Row], tally: _Tally) -> None:
+    async def _walk_and_compare(
+        self, session_id: str, events: list[ev.Event], rows: list[Row], imported: ReadImport | None, tally: _Tally
+    ) -> None:
         tally.findings.extend(invariants.results_follow_calls(events))
         found = len(tally.findings)
-        await self._blobs_hold(events, tally)
+        await self._blobs_hold(events, imported, tally)
         if len(tally.findings) > found:
             return  # no bundle can be compiled again without its texts
         projection = Projection.empty(session_id)
         again: list[Compaction | Refusal] = []
-        async for built, recorded in self._walk(projection, events, rows, again):
-            if built is None:
+        damaged = imported is not None and bool(imported.faults)
+        async for walked in self._walk_all(projection, events, rows, imported and imported.log, again):
+            if walked.built is None or (damaged and not walked.matches):
                 tally.not_comparable += 1
                 continue
+            built, seq, seen = walked.built, walked.recorded.seq, walked.seen
             tally.bundles += 1
-            seq = recorded.seq
-            payload = recorded.payload
-            if isinstance(payload, ev.ContextBuilt) and built.summary.bundle_hash != payload.bundle.bundle_hash:
-                tally.add("INV 6", f"bundle {payload.bundle.bundle_id} compiles to another hash", seq)
+            if not walked.matches and isinstance(walked.recorded.payload, ev.ContextBuilt):
+                tally.add("INV 6", f"bundle {walked.recorded.payload.bundle.bundle_id} compiles to another hash", seq)
             if built.fits:
                 segments = [part.segment for part in (*built.prefix, *built.tail)]
                 tally.findings.extend(invariants.segments_are_explained(segments, seq))
-                request = _delivered(projection)
-                tally.findings.extend(invariants.essentials_are_in(segments, request, projection.state, seq))
+                request = _delivered(seen)
+                tally.findings.extend(invariants.essentials_are_in(segments, request, seen.state, seq))
         if not tally.not_comparable:
             tally.findings.extend(_compacted_otherwise(events, again))
-        await self._compactions_hold(session_id, events, projection, tally)
+        if not damaged and not tally.left_out:
+            await self._compactions_hold(session_id, events, projection, tally)
         tally.findings.extend(invariants.files_are_known(events, projection.state))
         tally.findings.extend(invariants.transcript_pairs(projection.transcript.entries))
         stored = await self._journal.latest(session_id)
@@ -246,49 +316,123 @@ class Verification:
         stored = await self._journal.transcript(session_id)
         tally.findings.extend(invariants.transcript_is_kept(entries, stored))
 
+    async def _walk_all(
+        self,
+        projection: Projection,
+        events: list[ev.Event],
+        rows: list[Row],
+        imported: ImportedLog | None,
+        again: list[Compaction | Refusal] | None = None,
+    ) -> AsyncIterator[Walked]:
+        """Fold a session's events, and compile each bundle where it was compiled then."""
+        if imported is not None:
+            async for walked in self._walk_imported(projection, imported, again):
+                yield walked
+            events = events[sum(event is not None for event in imported.events) :]
+        heads = {row.seq: row.hash for row in rows}
+        async for walked in self._walk(projection, events, heads, again, tolerant=imported is not None):
+            yield walked
+
+    async def _walk_imported(
+        self, projection: Projection, log: ImportedLog, again: list[Compaction | Refusal] | None
+    ) -> AsyncIterator[Walked]:
+        """Compile an imported session's bundles as they were compiled: from the events as they were recorded.
+
+        A bundle's hash covers the ids of its sources, so under the names that import gave them no bundle would be the
+        same. What is compiled from the recorded events is compared, and then renamed as they are.
+        """
+        source = Projection.empty(log.recorded_as)
+        folded = 0
+
+        def fold(upto: int) -> None:
+            nonlocal folded
+            for event in log.events[folded:upto]:
+                if event is not None:
+                    self._fold(projection, event, log.rows[event.seq - 1].hash)
+            folded = max(folded, upto)
+
+        async for walked in self._walk_source(source, log, again):
+            recorded = log.events[log.at(walked.recorded.seq).seq - 1]
+            if recorded is None:
+                continue
+            if isinstance(recorded.payload, ev.ContextBuilt):
+                fold(recorded.payload.source.seq)
+            if walked.built is not None and walked.matches:
+                _built_here(projection, walked.built)
+            manifest = log.manifest(walked.manifest) if walked.manifest is not None else None
+            yield replace(walked, recorded=recorded, manifest=manifest)
+        fold(len(log.events))
+        projection.cursor, projection.head = log.cursor, log.anchor.head
+
+    async def _walk_source(
+        self, source: Projection, log: ImportedLog, again: list[Compaction | Refusal] | None
+    ) -> AsyncIterator[Walked]:
+        if log.inner is not None:
+            async for walked in self._walk_imported(source, log.inner, again):
+                yield walked
+        own = [recorded.event for recorded in log.own if recorded.event is not None]
+        heads = {recorded.envelope.seq: recorded.hash for recorded in log.own}
+        async for walked in self._walk(source, own, heads, again, tolerant=True):
+            yield walked
+
     async def _walk(
         self,
         projection: Projection,
         events: Iterable[ev.Event],
-        rows: list[Row],
-        again: list[Compaction | Refusal] | None = None,
-    ) -> AsyncIterator[tuple[Built | None, ev.Event]]:
-        """Fold events, and compile each bundle where it was compiled then; None for another builder's bundle.
+        heads: Mapping[int, str],
+        again: list[Compaction | Refusal] | None,
+        *,
+        tolerant: bool,
+    ) -> AsyncIterator[Walked]:
+        """Fold events, and compile each bundle where it was compiled then.
 
-        With `again`, each compaction is done again where it was done then, and what came of it is put there.
+        Args:
+            projection: before the first event.
+            heads: the chain's hash at each event.
+            again: each compaction is done again where it was done then, and what came of it is put here; None: it is not.
+            tolerant: a bundle whose texts are not here cannot be compared; otherwise that is an error.
         """
         listed = list(events)
         due: dict[int, ev.Event] = {
             event.payload.source.seq: event for event in listed if isinstance(event.payload, ev.ContextBuilt)
         }
-        epoch: Epoch | EpochState | None = None
+        kept = projection.workplace.epoch
+        epoch: Epoch | EpochState | None = EpochState.model_validate(kept) if kept else None
         for event in listed:
-            projection.fold(event)
-            projection.cursor = projection.cursor.model_copy(
-                update={"seq": event.seq, "last_event_id": event.event_id, "run_id": event.run_id}
-            )
-            projection.head = rows[event.seq - 1].hash
+            self._fold(projection, event, heads[event.seq])
             if again is not None and isinstance(event.payload, ev.CompactionStarted):
-                again.append(await self._compacted_again(projection, event.payload))
+                try:
+                    again.append(await self._compacted_again(projection, event.payload))
+                except (NotFound, BlobCorrupt) as error:
+                    if not tolerant:
+                        raise
+                    again.append(Refusal("nothing_to_summarise", error.message))
             recorded = due.get(event.seq)
             if recorded is None or not isinstance(recorded.payload, ev.ContextBuilt):
                 continue
             projection.transcript.seal(event.seq)
             if recorded.payload.bundle.builder_version != BUILDER_VERSION:
                 epoch = None
-                yield None, recorded
+                yield Walked(recorded, None, None, projection)
                 continue
-            built = await self._compile(projection, recorded.payload, epoch)
+            try:
+                built = await self._compile(projection, recorded.payload, epoch)
+            except (NotFound, BlobCorrupt):
+                if not tolerant:
+                    raise
+                epoch = None
+                yield Walked(recorded, None, None, projection)
+                continue
             epoch = built.epoch
-            projection.workplace = projection.workplace.model_copy(
-                update={
-                    "built_epoch": {
-                        "bundle_id": built.summary.bundle_id,
-                        "state": built.state.model_dump(mode="json"),
-                    }
-                }
-            )
-            yield built, recorded
+            _built_here(projection, built)
+            yield Walked(recorded, built, built.manifest, projection)
+
+    def _fold(self, projection: Projection, event: ev.Event, head: str) -> None:
+        projection.fold(event)
+        projection.cursor = projection.cursor.model_copy(
+            update={"seq": event.seq, "last_event_id": event.event_id, "run_id": event.run_id}
+        )
+        projection.head = head
 
     async def _compile(
         self, projection: Projection, recorded: ev.ContextBuilt, epoch: Epoch | EpochState | None
@@ -318,19 +462,23 @@ class Verification:
             window=asked.window_tokens,
         )
 
-    async def _blobs_hold(self, events: Iterable[ev.Event], tally: _Tally) -> None:
+    async def _blobs_hold(self, events: Iterable[ev.Event], imported: ReadImport | None, tally: _Tally) -> None:
         """Every blob the journal names is there, and its bytes are what they were."""
         seen: set[str] = set()
         for event in events:
-            for ref in _refs(event.payload):
+            for ref in named_blobs(event.payload.plain()):
                 if ref in seen:
                     continue
                 seen.add(ref)
-                tally.blobs += 1
                 try:
-                    await self._blobs.get(ref)
+                    async for _ in self._blobs.pieces(ref, _HASHED_BYTES):
+                        pass
                 except (NotFound, BlobCorrupt) as error:
+                    if isinstance(error, NotFound) and imported is not None and imported.leaves_out(event.run_id, ref):
+                        tally.left_out += 1
+                        continue
                     tally.add("EVT-6", f"{error.message} (named by {event.type})", event.seq)
+                tally.blobs += 1
 
     # --- rebuilding -----------------------------------------------------------------------------------------------------
 
@@ -346,12 +494,41 @@ class Verification:
         sources = await self.sources(session_id)
         if not sources:
             raise NotFound(f"neither Temporal nor the archives know session {session_id!r}")
+        if sources[0].imported is not None:
+            await self._imports.reading(sources[0].imported.log.file_ref, keep=True)
+        batch, runs = await self.folded(session_id, sources)
+        async with self._postgres.transaction() as connection:
+            for run in runs:
+                await self._journal.register_run(connection, session_id, run)
+            await self._journal.forget_folds(connection, session_id)
+            position = await self._journal.position(session_id) or Position(0, "")
+            if not await self._journal.record(connection, position, batch):
+                raise BackendUnavailable(f"{session_id} is being worked on", mend="try again")
+        for run in runs:
+            if run.archive_ref is not None and run.history_events is not None:
+                await self._journal.register_archive(session_id, run.run_id, run.archive_ref, run.history_events)
+        return len(batch.rows)
+
+    async def folded(self, session_id: str, sources: list[SourceRun]) -> tuple[Batch, list[Run]]:
+        """A session's rows and all that is folded and compiled from them, from its raw log alone.
+
+        Args:
+            sources: its runs, first to last; there is at least one.
+        """
         cursor = Cursor(session_id=session_id)
         projection = Projection.empty(session_id)
         events: list[ev.Event] = []
         rows: list[Row] = []
         runs: list[Run] = []
+        imported: ImportedLog | None = None
         for source in sources:
+            if source.imported is not None:
+                imported = source.imported.log
+                rows += imported.rows
+                events += [event for event in imported.events if event is not None]
+                cursor = imported.cursor
+                runs.append(source.run)
+                continue
             base_seq = cursor.seq
             cursor = begin_run(cursor, source.run.run_id, shared_until=source.run.shared_until)
             runs.append(replace(source.run, generation=cursor.generation, base_seq=base_seq))
@@ -363,11 +540,16 @@ class Verification:
                 events.append(event)
         bundles: list[StoredBundle] = []
         texts: dict[str, bytes] = {}
-        async for built, recorded in self._walk(projection, events, rows):
-            if built is not None and isinstance(recorded.payload, ev.ContextBuilt):
-                bundles.append(StoredBundle.of(built.summary, recorded.payload.source.seq, built.manifest))
-                texts.update(built.texts)
+        async for walked in self._walk_all(projection, events, rows, imported):
+            recorded, built = walked.recorded, walked.built
+            if built is None or walked.manifest is None or not isinstance(recorded.payload, ev.ContextBuilt):
+                continue
+            if imported is not None and not walked.matches:
+                continue  # what a model saw is told as it was, or not at all
+            bundles.append(StoredBundle.of(built.summary, recorded.payload.source.seq, walked.manifest))
+            texts.update(built.texts)
         projection.cursor = cursor
+        projection.head = rows[-1].hash if rows else ""
         batch = Batch(
             projection=projection,
             rows=rows,
@@ -376,17 +558,7 @@ class Verification:
             bundles=bundles,
             texts=texts,
         )
-        async with self._postgres.transaction() as connection:
-            for run in runs:
-                await self._journal.register_run(connection, session_id, run)
-            await self._journal.forget_folds(connection, session_id)
-            position = await self._journal.position(session_id) or Position(0, "")
-            if not await self._journal.record(connection, position, batch):
-                raise BackendUnavailable(f"{session_id} is being worked on", mend="try again")
-        for run in runs:
-            if run.archive_ref is not None and run.history_events is not None:
-                await self._journal.register_archive(session_id, run.run_id, run.archive_ref, run.history_events)
-        return len(rows)
+        return batch, runs
 
     async def sources(self, session_id: str) -> list[SourceRun]:
         """Every run there is a history of, first to last: what the journal lists, Temporal holds, and archives keep."""
@@ -395,6 +567,10 @@ class Verification:
             source = await self._source(session_id, run)
             if source is not None:
                 found[run.run_id] = source
+        if not any(is_import(run_id) for run_id in found):
+            read = await self._imports.read(session_id)
+            if read is not None:
+                found[read.log.run_id] = _imported_source(read)
         for archive_ref in (await self._blobs.named(f"archive/{session_id}")).values():
             manifest = ArchiveManifest.model_validate_json(await self._blobs.get(archive_ref))
             if manifest.run_id not in found:
@@ -485,17 +661,11 @@ def _archived_run(manifest: ArchiveManifest, archive_ref: str) -> Run:
     )
 
 
-def _refs(payload: ev.Payload) -> list[str]:
-    """The blobs a payload names."""
-    named = ("text_ref", "original_ref", "response_ref", "output_ref", "full_ref", "diff_ref", "effects_ref")
-    refs = [getattr(payload, name, None) for name in named]
-    match payload:
-        case ev.ContextBuilt(bundle=bundle):
-            refs.append(bundle.environment_ref)
-        case ev.CompactionCompleted(checkpoint=checkpoint):
-            refs += [checkpoint.record_ref, checkpoint.summary_ref]
-        case ev.CompactionFailed(evidence_ref=evidence):
-            refs.append(evidence)
-        case _:
-            pass
-    return [ref for ref in refs if isinstance(ref, str)]
+def _imported_source(read: ReadImport) -> SourceRun:
+    return SourceRun(read.run, [], archived=True, imported=read)
+
+
+def _built_here(projection: Projection, built: Built) -> None:
+    """Let the fold remember a build, as the activity that built it does, until the log tells of it."""
+    state = {"bundle_id": built.summary.bundle_id, "state": built.state.model_dump(mode="json")}
+    projection.workplace = projection.workplace.model_copy(update={"built_epoch": state})

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
-from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowExecutionDescription,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -22,6 +30,7 @@ from salience.model.artifact import Artifact
 from salience.model.bundle import ContextBundle
 from salience.model.canonical import digest
 from salience.model.event import Event, UserPromptSubmitted
+from salience.model.export import Imported, Workplace
 from salience.model.frozen import Frozen
 from salience.model.session import ContextConfig, Limits, ModelSettings, Session, SessionConfig
 from salience.model.state import State
@@ -30,6 +39,7 @@ from salience.projection.projection import Standing
 from salience.settings import Settings
 from salience.store.blobs import BlobStore, FileBlobs
 from salience.store.bundles import Bundles
+from salience.store.exports import Export
 from salience.store.history import Histories
 from salience.store.journal import Journal
 from salience.store.postgres import Postgres
@@ -257,6 +267,48 @@ class Salience:
         except RPCError as error:
             raise _unavailable(error) from error
 
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def export(self, session_id: str, *, blobs: bool = True) -> Export:
+        """A session as a file: iterate over its `lines()`; `outcome` tells afterwards what was written (spec EVT-7).
+
+        Args:
+            blobs: without them the file tells what happened, and cannot be continued.
+        """
+        return Export(self.journal, self.blobs, session_id, with_blobs=blobs)
+
+    async def import_file(self, path: Path, *, session_id: str | None = None, cwd: Path | None = None) -> Imported:
+        """Make a session of an export; importing the same file again changes nothing (spec EVT-7).
+
+        Args:
+            path: a file that `export` wrote, here or elsewhere, whole or not: `faults` of the result names what is amiss.
+            session_id: the session to make; None: the one that was exported.
+            cwd: the folder it shall work in; None: the one it worked in.
+
+        Raises:
+            NotFound: there is no such file or folder.
+            UsageError: it is no export, or there is another session of that id.
+        """
+        from activities.importing import Importing, offered
+        from activities.verification import Verification
+
+        file = await asyncio.to_thread(offered, path)
+        session_id = session_id or file.session_id
+        check_session_id(session_id)
+        workplace = None
+        if cwd is not None:
+            if not cwd.is_dir():
+                raise NotFound(f"the folder {cwd} does not exist", mend="make it, or give another --cwd")
+            workplace = Workplace(cwd=str(cwd.absolute()))
+        if await self.journal.position(session_id) is None and await self._has_run(session_id):
+            # They would be taken for what happened after the import, when the session goes on.
+            raise UsageError(
+                f"Temporal holds runs of {session_id} that the journal does not have",
+                mend=f"give --session NEW, or have the session made of them: salience verify {session_id} --rebuild",
+            )
+        verification = Verification(self.postgres, self.journal, self.bundles, self.blobs, None)
+        return await Importing(self.postgres, self.journal, self.blobs, verification).take(file, session_id, workplace)
+
     async def result(self, session_id: str) -> calls.SessionResult:
         """Wait for the running or latest run to end, through continue-as-new.
 
@@ -312,13 +364,19 @@ class Salience:
 
     async def running(self, session_id: str) -> bool:
         """Whether a run of the session is open right now."""
+        description = await self._latest_run(session_id)
+        return description is not None and description.close_time is None
+
+    async def _has_run(self, session_id: str) -> bool:
+        return await self._latest_run(session_id) is not None
+
+    async def _latest_run(self, session_id: str) -> WorkflowExecutionDescription | None:
         try:
-            description = await self._handle(session_id).describe(rpc_timeout=RPC_TIMEOUT)
+            return await self._handle(session_id).describe(rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
-                return False
+                return None
             raise _unavailable(error) from error
-        return description.close_time is None
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ COMMANDS: dict[str, Entry] = {
     "close": Entry(WORK, "verbs:close", "End a session; it stays readable and resumable."),
     "compact": Entry(WORK, "compacting:compact", "Put a summary in the place of older history."),
     "rollback": Entry(WORK, "compacting:rollback", "Bring back what a compaction summarised."),
+    "export": Entry(WORK, "moving:export", "Write a session to a file that another Salience can go on with."),
+    "import": Entry(WORK, "moving:import_", "Make a session of an exported file."),
     "list": Entry(READ, "reading:list_", "List sessions, the latest change first."),
     "show": Entry(READ, "showing:show", "Show a session and its transcript."),
     "events": Entry(READ, "reading:events", "Print the events of a session's log."),

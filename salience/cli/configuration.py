@@ -63,7 +63,7 @@ def configuration(asked: Asked, *, default_model: str) -> SessionConfig:
     for key, values in (("hard_constraints", asked.constraints), ("acceptance_criteria", asked.criteria)):
         if values:
             data[key] = [text.mend(value) for value in values]
-    data["cwd"] = _folder(asked.cwd or Path(str(data.get("cwd", "."))))
+    data["cwd"] = folder_of(asked.cwd or Path(str(data.get("cwd", "."))))
     settings = data.setdefault("model_config", {})
     if isinstance(settings, dict):
         name = settings.get("model") or default_model
@@ -121,7 +121,13 @@ def _lay(data: dict[str, Any], key: str, **values: Any) -> None:
         data[key] = {**below, **said} if isinstance(below, dict) else said
 
 
-def _folder(path: Path) -> str:
+def folder_of(path: Path) -> str:
+    """The absolute path of a folder that a session works in.
+
+    Raises:
+        NotFound: there is no such folder.
+        UsageError: its name is not valid UTF-8.
+    """
     # Not resolved: a workspace behind a link keeps the name its user knows it by.
     absolute = Path(os.path.abspath(path.expanduser()))
     if not absolute.is_dir():

@@ -1,4 +1,4 @@
-"""Events decoded from the raw log itself, Temporal's history or a run's archive, and not from the journal (spec EVT-1)."""
+"""Events decoded from the raw log itself: history, a run's archive or an imported file, and not the journal (spec EVT-1)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from salience.client import Salience
     from salience.model.event import Event
 
-Origin = Literal["temporal", "archive"]
+Origin = Literal["temporal", "archive", "import"]
 
 
 async def raw_events(client: Salience, session_id: str) -> AsyncIterator[tuple[Event, Origin]]:
     """The events of every run whose history is still there, each with where it was read.
 
-    A run is read from Temporal while that holds it, else from its archive. Runs that neither has are left out, which is
-    said on stderr; the events after them keep their seq.
+    A run is read from Temporal while that holds it, else from its archive; the first of an imported session is a file. Runs
+    that neither has are left out, which is said on stderr; the events after them keep their seq.
 
     Raises:
         NotFound: neither Temporal nor an archive has any history of the session.
@@ -40,6 +40,13 @@ async def raw_events(client: Salience, session_id: str) -> AsyncIterator[tuple[E
     cursor = Cursor(session_id=session_id)
     for source in sources:
         run = source.run
+        if source.imported is not None:
+            tell(f"run {run.run_id} from the imported file")
+            cursor = source.imported.log.cursor
+            for imported in source.imported.log.events:
+                if imported is not None:
+                    yield imported, "import"
+            continue
         if run.base_seq > cursor.seq:
             tell(f"events {cursor.seq + 1} to {run.base_seq}: their history is neither in Temporal nor archived")
             cursor = cursor.model_copy(update={"seq": run.base_seq})

@@ -21,10 +21,12 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a public type, or list the types.
 
-    Event has one branch for each event type; an event type's own name gives the schema of its payload.
+    Event has one branch for each event type; an event type's own name gives the schema of its payload. `export` gives the
+    schema of a line of an export.
     """
     if name is None:
         rows = [(known, _line(model)) for known, model in types().items()]
+        rows.append(("export", "One line of a session's export."))
         if json_:
             json_out([{"name": known, "description": line} for known, line in rows])
         else:
@@ -61,14 +63,17 @@ def schema_of(name: str) -> dict[str, Any]:
         NotFound: there is no such type.
     """
     from salience.model.event import PAYLOADS, event_json_schema
+    from salience.model.export import export_json_schema
 
     known: dict[str, Any] = {**PAYLOADS, **types()}
     if name == "Event":
         found = event_json_schema()
+    elif name == "export":
+        found = export_json_schema()
     elif name in known:
         found = known[name].model_json_schema()
     else:
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name, [*known, "export"], n=1)
         raise NotFound(f"no type {name!r}", mend=f"perhaps {near[0]}" if near else "salience schema")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 

@@ -63,6 +63,7 @@ def _tell(report: Report) -> None:
         for count, where in (
             (report.runs_from_history, "Temporal's history"),
             (report.runs_from_archive, "archives"),
+            (report.runs_imported, "the imported file"),
             (report.runs_not_retained, "the journal alone (neither history nor archive is retained)"),
         )
         if count
@@ -73,7 +74,12 @@ def _tell(report: Report) -> None:
     if report.compactions:
         say(f"{report.compactions} compactions done again, their records held against the messages they stand for")
     if report.bundles_not_comparable:
-        say(f"{report.bundles_not_comparable} contexts of another builder version: not comparable")
+        why = "of another builder version, or of texts that are not here"
+        say(f"{report.bundles_not_comparable} contexts {why}: not comparable")
+    if report.blobs_left_out:
+        say(f"{report.blobs_left_out} blobs that the imported file says it does not hold")
+    for fault in report.import_faults:
+        say(f"the imported file was not as it was written, line {fault.line}: {fault.message}", "bad")
     if report.erased:
         say(f"{report.erased} payloads were erased; their digests still stand")
     for run in report.reset_runs:

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from salience.model.environment import EarlierRun
+from salience.model.event import place_of
 from salience.model.state import Decision, Fact, FileState, State
 from salience.model.text import preview
 
@@ -111,9 +112,8 @@ def _files(state: State, runs: Sequence[EarlierRun], run_id: str) -> list[str]:
     ranks[run_id] = len(runs) + 1
 
     def recency(item: tuple[str, FileState]) -> tuple[int, int, str]:
-        run, _, rest = item[1].last_event_id.partition(":")
-        number = rest.partition(":")[0]
-        return ranks.get(run, len(runs)), int(number) if number.isdigit() else 0, item[0]
+        run, number = place_of(item[1].last_event_id)
+        return ranks.get(run, len(runs)), number, item[0]
 
     latest = heapq.nlargest(KEPT_FILES, state.files.items(), key=recency)
     return [f"{path} ({'modified' if file.modified else 'read'})" for path, file in latest]

@@ -219,7 +219,7 @@ class Decoder:
                 "session",
                 ev.SessionResumed(
                     after="end",
-                    previous_run_id=self._last.split(":", 1)[0] if self._last else None,
+                    previous_run_id=ev.place_of(self._last)[0] if self._last else None,
                     model_config=_valid(ModelSettings, start.get("model_config", start.get("model_settings"))),
                     limits=_valid(Limits, start.get("limits")),
                     context_config=_valid(ContextConfig, start.get("context_config")),

@@ -376,6 +376,17 @@ class Event(Frozen):
 Events = Annotated[tuple[Event, ...], type_of_sequence]
 
 
+def place_of(event_id: str) -> tuple[str, int]:
+    """The run that an event id names, and its number there: of the history event, or of the imported file's line.
+
+    Args:
+        event_id: run : number : slot (spec EVT-2), or import : digest : line, whose run is import : digest (spec EVT-2b).
+    """
+    parts = event_id.split(":", 2)
+    run, rest = (":".join(parts[:2]), parts[2:]) if parts[0] == "import" else (parts[0], parts[1:2])
+    return run, int(rest[0]) if rest and rest[0].isdecimal() else 0
+
+
 def event_json_schema() -> dict[str, Any]:
     """JSON Schema of an event with the union of payloads, one branch a type."""
     envelope = Event.model_json_schema()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 from urllib.parse import quote, unquote
 
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.model.canonical import digest
+
+_COPIED_BYTES = 1024 * 1024
 
 
 class BlobStore(Protocol):
@@ -29,6 +33,20 @@ class BlobStore(Protocol):
             BlobCorrupt: the stored bytes no longer match.
             BackendUnavailable: the store did not answer.
         """
+        ...
+
+    def pieces(self, ref: str, size_bytes: int) -> AsyncIterator[bytes]:
+        """The bytes of a digest in pieces, for blobs that are not to be held in memory; there is always one piece.
+
+        Raises:
+            NotFound: there is no such blob.
+            BlobCorrupt: the stored bytes do not match, which only the last piece can tell.
+            BackendUnavailable: the store did not answer.
+        """
+        ...
+
+    async def put_file(self, path: Path) -> str:
+        """Keep the bytes of a file as `put` does, without holding them in memory."""
         ...
 
     async def exists(self, ref: str) -> bool:
@@ -78,6 +96,26 @@ class FileBlobs:
         self._remember(ref, data)
         return data
 
+    async def pieces(self, ref: str, size_bytes: int) -> AsyncIterator[bytes]:
+        file = await asyncio.to_thread(self._opened, ref)
+        found = hashlib.sha256()
+        try:
+            data = await asyncio.to_thread(file.read, size_bytes)
+            while True:
+                found.update(data)
+                following = await asyncio.to_thread(file.read, size_bytes)
+                if not following and found.hexdigest() != ref:
+                    raise BlobCorrupt(f"blob {ref} does not match its hash", mend="restore the object from a backup")
+                yield data
+                if not following:
+                    return
+                data = following
+        finally:
+            file.close()
+
+    async def put_file(self, path: Path) -> str:
+        return await asyncio.to_thread(self._copy, path)
+
     async def exists(self, ref: str) -> bool:
         return ref in self._cache or await asyncio.to_thread(self.path(ref).is_file)
 
@@ -110,10 +148,17 @@ class FileBlobs:
             self._cached_bytes -= len(dropped)
 
     def _read(self, ref: str) -> bytes:
+        with self._opened(ref) as file:
+            try:
+                return file.read()
+            except OSError as error:
+                raise BackendUnavailable(f"blob {ref} cannot be read: {error}") from error
+
+    def _opened(self, ref: str) -> BinaryIO:
         if len(ref) != 64 or not ref.isalnum():
             raise NotFound(f"{ref!r} is not a blob digest")
         try:
-            return self.path(ref).read_bytes()
+            return self.path(ref).open("rb")
         except FileNotFoundError:
             raise NotFound(f"no blob {ref}") from None
         except OSError as error:
@@ -124,6 +169,29 @@ class FileBlobs:
         if final.exists() and final.stat().st_size == len(data):
             return
         self._write_file(final, data)
+
+    def _copy(self, path: Path) -> str:
+        """A file whose digest is known when it is copied is copied under the root first, then put into its place."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            fd, temporary = tempfile.mkstemp(dir=self._root, prefix=".writing-")
+            found = hashlib.sha256()
+            try:
+                with os.fdopen(fd, "wb") as file, path.open("rb") as source:
+                    while data := source.read(_COPIED_BYTES):
+                        found.update(data)
+                        file.write(data)
+                    file.flush()
+                    os.fdatasync(file.fileno())
+                final = self.path(found.hexdigest())
+                final.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(temporary, final)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise BackendUnavailable(f"blob store at {self._root} cannot be written: {error}") from error
+        return found.hexdigest()
 
     def _write_file(self, final: Path, data: bytes) -> None:
         try:

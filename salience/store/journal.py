@@ -89,7 +89,8 @@ class Journal:
         """Note a run at its beginning; noting it again changes nothing."""
         await connection.execute(
             "INSERT INTO runs (tenant, session_id, run_id, generation, decoder_version, base_seq, reset_from,"
-            " shared_until) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+            " shared_until, history_events, archive_ref) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+            " ON CONFLICT DO NOTHING",
             (
                 self._tenant,
                 session_id,
@@ -99,6 +100,8 @@ class Journal:
                 run.base_seq,
                 run.reset_from,
                 run.shared_until,
+                run.history_events,
+                run.archive_ref,
             ),
         )
 

@@ -195,6 +195,23 @@ SCENARIOS: dict[str, Callable[[Stage, str], Awaitable[None]]] = {
 }
 
 
+EXPORT = "session"
+"""The name that records the golden export: a session of the scenario `tools`, that went on once."""
+
+
+async def export(stage: Stage) -> None:
+    """Write an export and the state that it folds to."""
+    session_id = "golden-session"
+    await tools(stage, session_id)
+    await stage.salience.say(session_id, "and now?", message_id="m2")
+    await until(lambda: _has(stage, session_id, "SessionEnded", 2))
+    written = stage.salience.export(session_id)
+    (HERE / "session.export.jsonl").write_bytes(b"".join([line async for line in written.lines()]))
+    state = (await stage.salience.state(session_id)).plain()
+    (HERE / "session.state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+    print(f"{EXPORT}: {written.outcome.events} events, {written.outcome.blobs} blobs", file=sys.stderr)
+
+
 async def _exists(path: Path) -> bool:
     return path.exists()
 
@@ -208,6 +225,9 @@ async def record(names: list[str]) -> None:
     with Stack(worker=True) as stack, tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         async with await Salience.connect(resolve(Settings(home=stack.home.root))) as salience:
             for name in names:
+                if name == EXPORT:
+                    await export(Stage(stack, salience, Path(folder)))
+                    continue
                 session_id = f"golden-{name}"
                 await SCENARIOS[name](Stage(stack, salience, Path(folder)), session_id)
                 runs = []
@@ -222,4 +242,4 @@ async def record(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(record(sys.argv[1:] or list(SCENARIOS)))
+    asyncio.run(record(sys.argv[1:] or [*SCENARIOS, EXPORT]))
