@@ -9,6 +9,7 @@ SeaweedFS checks signatures, keeps multipart uploads, and loses nothing it ackno
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,8 @@ from salience.store.s3 import S3Blobs
 
 ACCESS_KEY = "salience-tests"
 SECRET_KEY = "a-key-for-tests-only"
+OWNER_KEY = "salience-owner"
+OWNER_SECRET = "another-key-for-tests-only"
 PARTS = ("s3", "master", "volume", "filer", "admin")
 GRPC = 10_000
 """Each part listens a second time so far above its port, and relies on it of the others."""
@@ -41,14 +45,21 @@ class S3Server:
     """One server process with its data in a temporary folder.
 
     Args:
+        may: what the key may do, of Read, Write, List and Admin; everything by default.
         start_timeout_s: how long to wait for its first answer, in seconds.
     """
 
-    def __init__(self, *, start_timeout_s: float = 60) -> None:
+    def __init__(self, *, may: Sequence[str] = ("Admin",), start_timeout_s: float = 60) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="s3-", dir="/tmp"))
         self._ports = dict(zip(PARTS, free_ports(len(PARTS)), strict=True))
         self._process: subprocess.Popen[bytes] | None = None
         self._start_timeout_s = start_timeout_s
+        keys = (ACCESS_KEY, SECRET_KEY, may), (OWNER_KEY, OWNER_SECRET, ("Admin",))
+        identities = [
+            {"name": key, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": list(actions)}
+            for key, secret, actions in keys
+        ]
+        (self._folder / "keys.json").write_text(json.dumps({"identities": identities}))
 
     @property
     def endpoint(self) -> str:
@@ -73,8 +84,6 @@ class S3Server:
                 env={
                     "PATH": os.environ["PATH"],
                     "HOME": str(self._folder),
-                    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-                    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
                     "GOMEMLIMIT": "200MiB",
                 },
                 start_new_session=True,
@@ -121,12 +130,17 @@ class S3Server:
 
     def client(self) -> Minio:
         """A client of its own, for looking and tampering behind the store's back."""
-        return Minio(self.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY, secure=False)
+        return Minio(self.endpoint, access_key=OWNER_KEY, secret_key=OWNER_SECRET, secure=False)
 
     def blobs(self, bucket: str = "blobs", **otherwise: Any) -> S3Blobs:
         """A store in a bucket of it."""
         options: dict[str, Any] = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "secure": False}
         return S3Blobs(self.endpoint, bucket, **{**options, **otherwise})
+
+    def objects(self, bucket: str = "blobs") -> list[str]:
+        """The keys of a bucket."""
+        found = self.client().list_objects(bucket, recursive=True)
+        return sorted(entry.object_name for entry in found if entry.object_name)
 
     def environment(self, bucket: str = "blobs") -> dict[str, str]:
         """The variables of a process whose blobs lie in it."""
@@ -152,6 +166,7 @@ class S3Server:
             "-ip.bind=127.0.0.1",
             f"-dir={self._folder}/data",
             *ports,
+            f"-s3.config={self._folder}/keys.json",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             "-s3.autoCreateBucket=false",  # the store has to make its bucket, as it has to elsewhere
@@ -168,7 +183,7 @@ class S3Server:
             urlopen(f"http://{self.endpoint}/status", timeout=1).close()
         except (URLError, OSError):
             return False
-        client = self.blobs("ready", timeout_s=2)
+        client = self.blobs("ready", access_key=OWNER_KEY, secret_key=OWNER_SECRET, timeout_s=2)
         try:
             key = client._put(str(time.monotonic_ns()).encode())
             client._client.remove_object("ready", client.key(key))

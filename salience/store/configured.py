@@ -22,13 +22,17 @@ def blobs_of(settings: Settings) -> BlobStore:
     return CachedBlobs(s3_of(settings) if settings.s3_endpoint else FileBlobs(settings.blobs))
 
 
-def s3_of(settings: Settings) -> S3Blobs:
+def s3_of(settings: Settings, *, timeout_s: float | None = None) -> S3Blobs:
     """The S3 store that settings name.
+
+    Args:
+        settings: settings with an `s3_endpoint`.
+        timeout_s: longest silence of the server, in seconds; None: the store's own.
 
     Raises:
         UsageError: something of it is missing or cannot be right.
     """
-    from salience.store.s3 import S3Blobs  # its client takes a tenth of a second to import
+    from salience.store.s3 import TIMEOUT_S, S3Blobs  # its client takes a tenth of a second to import
 
     secret = settings.s3_secret_key.get_secret_value()
     needed = {"s3_bucket": settings.s3_bucket, "s3_access_key": settings.s3_access_key, "s3_secret_key": secret}
@@ -43,4 +47,5 @@ def s3_of(settings: Settings) -> S3Blobs:
         region=settings.s3_region,
         secure=settings.s3_secure,
         prefix=settings.s3_prefix,
+        timeout_s=timeout_s or TIMEOUT_S,
     )

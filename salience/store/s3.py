@@ -52,7 +52,7 @@ _RETRIES = Retry(
 )
 
 _MISSING = frozenset(("NoSuchKey", "NoSuchBucket"))
-_AWAY = (MinioException, HTTPError, OSError, ParseError, UnicodeError)
+_AWAY = (MinioException, HTTPError, OSError, ParseError, ValueError)
 """What the client raises: refusals, no connection, and answers that are none of S3."""
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class S3Blobs:
                 http_client=PoolManager(
                     timeout=Timeout(connect=timeout_s, read=timeout_s),
                     retries=_RETRIES,
-                    maxsize=THREADS,
+                    maxsize=4 * THREADS,
                     cert_reqs="CERT_REQUIRED",
                 ),
             )
@@ -134,7 +134,13 @@ class S3Blobs:
 
     async def named(self, prefix: str) -> dict[str, str]:
         keys = await self._ask("list names", lambda: self._list(f"{self._named(prefix)}/"))
-        refs = await asyncio.gather(*(self._read(key, f"no name {key}") for key in keys))
+        free = asyncio.Semaphore(THREADS)  # none waits in a queue while its time runs, however many there are
+
+        async def read(key: str) -> bytes:
+            async with free:
+                return await self._read(key, f"no name {key}")
+
+        refs = await asyncio.gather(*map(read, keys))
         skip = len(f"{self._prefix}names/")
         return {unquoted(key[skip:]): ref.decode() for key, ref in zip(keys, refs, strict=True)}
 
@@ -159,13 +165,20 @@ class S3Blobs:
             self._write(self.key(ref), data)
         return ref
 
+    def _open(self, key: str) -> BaseHTTPResponse:
+        response = self._client.get_object(self._bucket, key)
+        _must_be_s3(response.headers.get("etag"))
+        return response
+
     def _size(self, key: str) -> int | None:
         try:
-            return self._client.stat_object(self._bucket, key).size
+            found = self._client.stat_object(self._bucket, key)
         except S3Error as error:
             if error.code in _MISSING:
                 return None
             raise
+        _must_be_s3(found.etag)
+        return found.size
 
     def _write(self, key: str, data: bytes) -> None:
         try:
@@ -177,7 +190,8 @@ class S3Blobs:
             self._send(key, data)
 
     def _send(self, key: str, data: bytes) -> None:
-        self._client.put_object(self._bucket, key, io.BytesIO(data), len(data), part_size=PART_BYTES)
+        kept = self._client.put_object(self._bucket, key, io.BytesIO(data), len(data), part_size=PART_BYTES)
+        _must_be_s3(kept.etag)
 
     def _make_bucket(self) -> None:
         try:
@@ -202,13 +216,14 @@ class S3Blobs:
             if error.code != "NoSuchBucket":
                 raise
             return False
+        self._size(f"{self._prefix}?")
         return True
 
     # --- from the loop ------------------------------------------------------------------------------------------------
 
     async def _read(self, key: str, missing: str) -> bytes:
         try:
-            response = await self._ask("give a blob", lambda: self._client.get_object(self._bucket, key))
+            response = await self._ask("give a blob", lambda: self._open(key))
         except _Missing:
             raise NotFound(missing) from None
         try:
@@ -270,6 +285,15 @@ class S3Blobs:
 
 class _Missing(Exception):
     """There is no such object."""
+
+
+class _NoS3(MinioException):
+    """Something answered, but no S3 server: what it seemed to take would be lost."""
+
+
+def _must_be_s3(etag: str | None) -> None:
+    if not etag:
+        raise _NoS3("the answer is none of an S3 server")
 
 
 def _whole(response: BaseHTTPResponse) -> bytes:
