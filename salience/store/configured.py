@@ -32,7 +32,7 @@ def s3_of(settings: Settings, *, timeout_s: float | None = None) -> S3Blobs:
     Raises:
         UsageError: something of it is missing or cannot be right.
     """
-    from salience.store.s3 import TIMEOUT_S, S3Blobs  # its client takes a tenth of a second to import
+    from salience.store.s3 import TIMEOUT_S, S3Blobs  # half a second of imports, that others need not wait for
 
     secret = settings.s3_secret_key.get_secret_value()
     needed = {"s3_bucket": settings.s3_bucket, "s3_access_key": settings.s3_access_key, "s3_secret_key": secret}

@@ -163,7 +163,9 @@ async def test_names_are_listed_by_prefix(kind: Kind) -> None:
     assert await kind.open().named("archive/none") == {}
 
 
-@pytest.mark.parametrize("part", ["..", ".", "%", "%2E%2E", "ü 漢", 'a"<&>?#+=;:@', "*", "~", " ", "x" * 200, ".writing"])
+@pytest.mark.parametrize(
+    "part", ["..", ".", "%", "%2E%2E", "ü 漢", 'a"<&>?#+=;:@', "*", "~", " ", "x" * 200, ".writing"]
+)
 async def test_any_name_is_found_again_and_leads_nowhere_else(kind: Kind, part: str) -> None:
     blobs = kind.open()
     ref = await blobs.put(b"x")

@@ -236,7 +236,7 @@ async def test_nobody_there_is_one_clear_line() -> None:
     assert SECRET_KEY not in caught.value.line()
 
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nETag: \"1\"\r\n"
+HEAD = b'HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nETag: "1"\r\n'
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"
 STRANGE: dict[str, bytes] = {
     "a web page": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\n\r\n<html>no</html>",
@@ -348,7 +348,13 @@ async def test_the_settings_choose_the_store(s3_server: S3Server, bucket: str, t
 def test_the_secret_is_never_shown(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path).model_copy(update=CONFIGURED)
     blobs = s3_of(settings)
-    for shown in (repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(blobs), str(vars(blobs))):
+    for shown in (
+        repr(settings),
+        str(settings.model_dump()),
+        settings.model_dump_json(),
+        repr(blobs),
+        str(vars(blobs)),
+    ):
         assert SECRET_KEY not in shown
 
 
@@ -375,5 +381,3 @@ async def test_the_doctor_looks_at_the_store(own_server: S3Server, bucket: str, 
     found = await look(settings)
     assert (found.ok, found.kind) == (False, "running")
     assert "SALIENCE_S3_ENDPOINT" in found.mend
-
-
