@@ -37,8 +37,9 @@ from salience.model.state import State
 from salience.model.stats import Stats
 from salience.projection.projection import Standing
 from salience.settings import Settings
-from salience.store.blobs import BlobStore, FileBlobs
+from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles
+from salience.store.configured import blobs_of
 from salience.store.exports import Export
 from salience.store.history import Histories
 from salience.store.journal import Journal
@@ -62,7 +63,7 @@ class Salience:
         self.settings = settings
         self.temporal = temporal
         self.postgres = Postgres(settings.postgres_dsn, max_size=4)
-        self.blobs: BlobStore = FileBlobs(settings.blobs)
+        self.blobs: BlobStore = blobs_of(settings)
         self.journal = Journal(self.postgres, settings.tenant)
         self.bundles = Bundles(self.postgres, settings.tenant)
         self.record = Record(self.journal, self.bundles, self.blobs)

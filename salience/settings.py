@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 
@@ -39,6 +39,13 @@ class Settings(BaseSettings):
     temporal_namespace: str = Field(default="default", description="Temporal namespace.")
     postgres_dsn: str = Field(default="", description="libpq URI of the runtime role; empty: the embedded Postgres.")
     blob_dir: str = Field(default="", description="Folder of the file blob store; empty: `home`/blobs.")
+    s3_endpoint: str = Field(default="", description="host:port of an S3 server for blobs; empty: the file store.")
+    s3_bucket: str = Field(default="", description="Bucket of the blobs; made with the first one where it is missing.")
+    s3_access_key: str = Field(default="", description="Id of the S3 key.")
+    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="The S3 key; never shown.")
+    s3_region: str = Field(default="", description="Region of the bucket; empty: the server is asked.")
+    s3_secure: bool = Field(default=True, description="Whether the S3 server is spoken to over TLS.")
+    s3_prefix: str = Field(default="", description="What all keys in the bucket begin with.")
     task_queue: str = Field(
         default="salience", description="Task queue of sessions and their activities (spec LOOP-2c)."
     )

@@ -37,8 +37,9 @@ from activities.session import SessionActivities
 from activities.tools.activity import ToolActivities
 from salience.local import resolve
 from salience.settings import Settings
-from salience.store.blobs import BlobStore, FileBlobs
+from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles
+from salience.store.configured import blobs_of
 from salience.store.history import Histories
 from salience.store.journal import Journal
 from salience.store.ledger import Ledger
@@ -68,7 +69,7 @@ class Stores:
         postgres = Postgres(settings.postgres_dsn)
         return cls(
             postgres=postgres,
-            blobs=FileBlobs(settings.blobs),
+            blobs=blobs_of(settings),
             journal=Journal(postgres, settings.tenant),
             bundles=Bundles(postgres, settings.tenant),
             ledger=Ledger(postgres, settings.tenant),

@@ -16,6 +16,7 @@ from salience.local import Stack, resolve
 from salience.model.event import Event
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SessionConfig
 from salience.settings import Settings
+from tests.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,13 @@ def stack() -> Iterator[Stack]:
 def settings(stack: Stack) -> Settings:
     """Settings that name the running stack."""
     return resolve(Settings(home=stack.home.root))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server; one for all tests of the process that do not harm it."""
+    with S3Server() as running:
+        yield running
 
 
 @pytest.fixture

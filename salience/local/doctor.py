@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from salience.errors import SalienceError
+from salience.errors import BackendUnavailable, SalienceError, UsageError
 from salience.local.home import AGAIN_BYTES, FRESH_BYTES, Home
 from salience.local.info import StackInfo, running
 from salience.local.placement import SOCKET_NAME, locate
@@ -46,7 +46,7 @@ class Check(BaseModel):
 
 def examine(settings: Settings) -> list[Check]:
     """Check the installation and the backends that `settings` name, or the embedded stack."""
-    return [*_installed(settings), *_backends(settings), _model_keys()]
+    return [*_installed(settings), *_backends(settings), *_blobs(settings), _model_keys()]
 
 
 def exit_code(checks: list[Check]) -> int:
@@ -142,6 +142,22 @@ async def _postgres(settings: Settings) -> Check:
     known = available()[-1][0]
     detail = f"role {role}, schema {found}"
     return _check("postgres", found == known, detail, f"this release has schema {known}: {_RESTART}", "running")
+
+
+def _blobs(settings: Settings) -> Iterator[Check]:
+    """The S3 store where one is named; the file store is a folder of the home, which is looked at anyway."""
+    if settings.s3_endpoint:
+        from salience.store.configured import s3_of
+
+        try:
+            detail = asyncio.run(s3_of(settings, timeout_s=TIMEOUT_S).check())
+            yield _check("blob store", True, detail, "", "running")
+        except UsageError as error:
+            yield _check("blob store", False, error.message, error.mend)
+        except BackendUnavailable as error:
+            here = "is the server up? check SALIENCE_S3_ENDPOINT and SALIENCE_S3_SECURE"
+            mend = error.mend if error.mend != "salience doctor" else here
+            yield _check("blob store", False, error.message, mend, "running")
 
 
 _RESTART = "salience down && salience up"

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import tempfile
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -62,39 +61,51 @@ class BlobStore(Protocol):
         ...
 
 
+def is_ref(ref: str) -> bool:
+    """Whether a text has the form of a blob's digest; anything else names no blob, and must not name a path."""
+    return len(ref) == 64 and all(letter in "0123456789abcdef" for letter in ref)
+
+
+def corrupt(ref: str) -> BlobCorrupt:
+    """The error for bytes that are not what their name says."""
+    return BlobCorrupt(f"blob {ref} does not match its hash", mend="restore the object from a backup")
+
+
+def quoted(name: str) -> str:
+    """A name as a relative path that no part of it can lead out of.
+
+    Names hold session ids, which are opaque: quoting keeps any of them inside the folder, `..` among them.
+    """
+    return "/".join(_quoted_part(part) for part in name.split("/"))
+
+
+def _quoted_part(part: str) -> str:
+    return part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="") or "%00"
+
+
+def unquoted(path: str) -> str:
+    """The name of a quoted one."""
+    return "/".join(unquote(part) for part in path.split("/"))
+
+
 class FileBlobs:
     """Blobs as files of one folder, `ab/abcdef…`, for one machine.
 
-    A file is written beside its place, synced and renamed, so that a crash leaves a whole blob or none. Small blobs
-    read or written lately are kept in memory: a turn reads what the turn before has written.
+    A file is written beside its place, synced and renamed, so that a crash leaves a whole blob or none.
     """
 
-    def __init__(self, root: Path, *, cache_bytes: int = 8 * 1024 * 1024) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._cache: OrderedDict[str, bytes] = OrderedDict()
-        self._cached_bytes = 0
-        self._cache_bytes = cache_bytes
 
     def path(self, ref: str) -> Path:
         """Where the blob's file is, or would be."""
         return self._root / ref[:2] / ref
 
     async def put(self, data: bytes) -> str:
-        ref = digest(data)
-        if ref not in self._cache:
-            await asyncio.to_thread(self._write, ref, data)
-            self._remember(ref, data)
-        return ref
+        return await asyncio.to_thread(self._put, data)
 
     async def get(self, ref: str) -> bytes:
-        if (cached := self._cache.get(ref)) is not None:
-            self._cache.move_to_end(ref)
-            return cached
-        data = await asyncio.to_thread(self._read, ref)
-        if digest(data) != ref:
-            raise BlobCorrupt(f"blob {ref} does not match its hash", mend="restore the object from a backup")
-        self._remember(ref, data)
-        return data
+        return await asyncio.to_thread(self._read, ref)
 
     async def pieces(self, ref: str, size_bytes: int) -> AsyncIterator[bytes]:
         file = await asyncio.to_thread(self._opened, ref)
@@ -105,7 +116,7 @@ class FileBlobs:
                 found.update(data)
                 following = await asyncio.to_thread(file.read, size_bytes)
                 if not following and found.hexdigest() != ref:
-                    raise BlobCorrupt(f"blob {ref} does not match its hash", mend="restore the object from a backup")
+                    raise corrupt(ref)
                 yield data
                 if not following:
                     return
@@ -117,7 +128,7 @@ class FileBlobs:
         return await asyncio.to_thread(self._copy, path)
 
     async def exists(self, ref: str) -> bool:
-        return ref in self._cache or await asyncio.to_thread(self.path(ref).is_file)
+        return is_ref(ref) and await asyncio.to_thread(self.path(ref).is_file)
 
     async def name(self, name: str, ref: str) -> None:
         await asyncio.to_thread(self._write_file, self._named(name), ref.encode())
@@ -126,36 +137,28 @@ class FileBlobs:
         return await asyncio.to_thread(self._list, prefix)
 
     def _named(self, name: str) -> Path:
-        # Names hold session ids, which are opaque: quoting keeps any of them inside the folder.
-        return self._root / "names" / "/".join(quote(part, safe="") or "%00" for part in name.split("/"))
+        return self._root / "names" / quoted(name)
 
     def _list(self, prefix: str) -> dict[str, str]:
         root = self._root / "names"
         found: dict[str, str] = {}
         for path in sorted(self._named(prefix).rglob("*")):
             if path.is_file() and not path.name.startswith(".writing-"):
-                name = "/".join(unquote(part) for part in path.relative_to(root).parts)
-                found[name] = path.read_text()
+                found[unquoted(path.relative_to(root).as_posix())] = path.read_text()
         return found
-
-    def _remember(self, ref: str, data: bytes) -> None:
-        if ref in self._cache or len(data) > self._cache_bytes // 8:
-            return
-        self._cache[ref] = data
-        self._cached_bytes += len(data)
-        while self._cached_bytes > self._cache_bytes:
-            _, dropped = self._cache.popitem(last=False)
-            self._cached_bytes -= len(dropped)
 
     def _read(self, ref: str) -> bytes:
         with self._opened(ref) as file:
             try:
-                return file.read()
+                data = file.read()
             except OSError as error:
                 raise BackendUnavailable(f"blob {ref} cannot be read: {error}") from error
+        if digest(data) != ref:
+            raise corrupt(ref)
+        return data
 
     def _opened(self, ref: str) -> BinaryIO:
-        if len(ref) != 64 or not ref.isalnum():
+        if not is_ref(ref):
             raise NotFound(f"{ref!r} is not a blob digest")
         try:
             return self.path(ref).open("rb")
@@ -164,11 +167,12 @@ class FileBlobs:
         except OSError as error:
             raise BackendUnavailable(f"blob {ref} cannot be read: {error}") from error
 
-    def _write(self, ref: str, data: bytes) -> None:
+    def _put(self, data: bytes) -> str:
+        ref = digest(data)
         final = self.path(ref)
-        if final.exists() and final.stat().st_size == len(data):
-            return
-        self._write_file(final, data)
+        if not (final.exists() and final.stat().st_size == len(data)):
+            self._write_file(final, data)
+        return ref
 
     def _copy(self, path: Path) -> str:
         """A file whose digest is known when it is copied is copied under the root first, then put into its place."""
