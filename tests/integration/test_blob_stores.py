@@ -85,6 +85,28 @@ async def test_bytes_come_back_under_their_digest(kind: Kind, size: int) -> None
     assert kind.objects() == [f"{ref[:2]}/{ref}"]
 
 
+@pytest.mark.parametrize("size", [0, 1, 1_000, 3_000_000, 20_000_001])
+async def test_a_file_goes_in_and_comes_back_in_pieces(kind: Kind, size: int, tmp_path: Path) -> None:
+    data = os.urandom(size)
+    (tmp_path / "file").write_bytes(data)
+    ref = await CachedBlobs(kind.open()).put_file(tmp_path / "file")
+    assert ref == await kind.open().put_file(tmp_path / "file") == digest(data)
+    pieces = [piece async for piece in CachedBlobs(kind.open()).pieces(ref, 1_000_000)]
+    assert b"".join(pieces) == data
+    assert len(pieces) >= max(1, size // 1_000_000)
+    assert max(map(len, pieces)) <= 1_000_000
+
+
+async def test_pieces_of_what_is_not_there_or_was_changed(kind: Kind) -> None:
+    blobs = kind.open()
+    ref = await blobs.put(b"a" * 100_000)
+    with pytest.raises(NotFound):
+        _ = [piece async for piece in blobs.pieces("0" * 64, 1_000)]
+    kind.overwrite(ref, b"a" * 99_999 + b"b")
+    with pytest.raises(BlobCorrupt):
+        _ = [piece async for piece in blobs.pieces(ref, 30_000)]
+
+
 async def test_any_bytes_come_back(make: Make) -> None:
     blobs = make().open()
 
