@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,9 @@ from salience.local import Stack, resolve
 from salience.model.event import Event
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SessionConfig
 from salience.settings import Settings
-from tests.s3_server import S3Server
+
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +37,8 @@ def settings(stack: Stack) -> Settings:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """A real S3 server; one for all tests of the process that do not harm it."""
+    from tests.s3_server import S3Server  # its client takes longer to import than a unit test to run
+
     with S3Server() as running:
         yield running
 
