@@ -48,11 +48,13 @@ class FileBlobs:
     """Blobs as files of one folder, `ab/abcdef…`, for one machine.
 
     A file is written beside its place, synced and renamed, so that a crash leaves a whole blob or none. Small blobs
-    read or written lately are kept in memory: a turn reads what the turn before has written.
+    read or written lately are kept in memory: a turn reads what the turn before has written. The folder itself is made
+    once: one that vanished later is a disk that was taken away, and what were written in its place would be lost.
     """
 
     def __init__(self, root: Path, *, cache_bytes: int = 64 * 1024 * 1024) -> None:
         self._root = root
+        self._begun = False
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
@@ -92,6 +94,7 @@ class FileBlobs:
         return self._root / "names" / "/".join(quote(part, safe="") or "%00" for part in name.split("/"))
 
     def _list(self, prefix: str) -> dict[str, str]:
+        self._must_be_there()
         root = self._root / "names"
         found: dict[str, str] = {}
         for path in sorted(self._named(prefix).rglob("*")):
@@ -99,6 +102,10 @@ class FileBlobs:
                 name = "/".join(unquote(part) for part in path.relative_to(root).parts)
                 found[name] = path.read_text()
         return found
+
+    def _must_be_there(self) -> None:
+        if self._begun and not self._root.is_dir():
+            raise BackendUnavailable(f"blob store at {self._root} is gone", mend="mount it or put the folder back")
 
     def _remember(self, ref: str, data: bytes) -> None:
         if ref in self._cache or len(data) > self._cache_bytes // 8:
@@ -113,8 +120,11 @@ class FileBlobs:
         if len(ref) != 64 or not ref.isalnum():
             raise NotFound(f"{ref!r} is not a blob digest")
         try:
-            return self.path(ref).read_bytes()
+            data = self.path(ref).read_bytes()
+            self._begun = True
+            return data
         except FileNotFoundError:
+            self._must_be_there()
             raise NotFound(f"no blob {ref}") from None
         except OSError as error:
             raise BackendUnavailable(f"blob {ref} cannot be read: {error}") from error
@@ -126,8 +136,10 @@ class FileBlobs:
         self._write_file(final, data)
 
     def _write_file(self, final: Path, data: bytes) -> None:
+        self._must_be_there()
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
+            self._begun = True
             fd, temporary = tempfile.mkstemp(dir=final.parent, prefix=".writing-")
             try:
                 with os.fdopen(fd, "wb") as file:

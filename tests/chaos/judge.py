@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 
 from salience.client import Salience
 from salience.model.event import Event, ToolCallFailed, ToolCallFinished, ToolCallRequested
-from tests.chaos.play import Outcome, Play
+from tests.chaos.play import EFFECT, Outcome, Play
 from tests.chaos.record import recovered
 from tests.chaos.toll import Toll
-
-_EFFECT = re.compile(r"echo (\w+) >> \.\./counts/")
 
 
 async def judged(
@@ -43,7 +40,9 @@ async def judged(
         toll.add("unsound records")
         raise
     given = list(acknowledged)
-    heard = Counter(entry.message_id for entry in await salience.journal.transcript(session_id) if entry.kind == "prompt")
+    heard = Counter(
+        entry.message_id for entry in await salience.journal.transcript(session_id) if entry.kind == "prompt"
+    )
     toll.add("inputs acknowledged", len(given))
     toll.add("inputs lost", sum(not heard[message_id] for message_id in given))
     toll.add("inputs delivered twice", sum(count - 1 for count in heard.values() if count > 1))
@@ -68,7 +67,7 @@ def effects_of(events: Iterable[Event]) -> list[tuple[str, str]]:
     ends: dict[str, str] = {}
     for event in events:
         match event.payload:
-            case ToolCallRequested() as asked if found := _EFFECT.search(asked.args_preview):
+            case ToolCallRequested() as asked if found := EFFECT.search(asked.args_preview):
                 names[asked.tool_call_id] = found.group(1)
             case ToolCallFinished() as ended:
                 ends[ended.tool_call_id] = "done"
@@ -77,6 +76,11 @@ def effects_of(events: Iterable[Event]) -> list[tuple[str, str]]:
             case _:
                 pass
     return [(name, ends.get(call_id, "nothing")) for call_id, name in names.items()]
+
+
+def unsure(outcome: Outcome) -> dict[str, bytes]:
+    """The files of a session without the one that its effects write."""
+    return {name: data for name, data in outcome.files.items() if name != "log.txt"}
 
 
 def note_recoveries(toll: Toll, outcomes: Iterable[Outcome], moments: Iterable[float]) -> None:

@@ -66,13 +66,17 @@ class Keeper:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.leave(within_s=5)
+
+    async def leave(self, *, within_s: float = 20) -> None:
+        """Have the worker end in order, when what it runs has ended, and start no other."""
         assert self._keeping is not None
         self._keeping.cancel()
         with suppress(asyncio.CancelledError):
             await self._keeping
         if self._process is not None:
             self.thaw()
-            await end(self._process, [(signal.SIGTERM, 5)])
+            await end(self._process, [(signal.SIGTERM, within_s)])
 
     @property
     def pid(self) -> int:

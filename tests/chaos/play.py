@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from activities.verification import Verification
 from salience.client import Salience
 from salience.errors import BackendUnavailable
 from salience.model.calls import SessionResult
-from salience.model.event import Event
+from salience.model.event import Event, ToolCallRequested
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SandboxMode, SessionConfig
 from salience.settings import Settings
 from salience.store.history import Histories
@@ -45,9 +46,14 @@ FILES = {"notes.txt": "the first line\nthe second line\n", "src/main.py": "print
 """Reads and idempotent work only, side by side and one after the other: no crash may show in their record."""
 
 
+EFFECT = re.compile(r"echo (\w+) >> \.\./counts/")
+
+
 def effect(name: str) -> dict[str, Any]:
     """A call whose effect is counted outside the workspace, where nothing but the command itself writes."""
-    return call("run_command", command=f"echo {name} >> ../counts/${{PWD##*/}}; echo {name} >> log.txt; echo said {name}")
+    return call(
+        "run_command", command=f"echo {name} >> ../counts/${{PWD##*/}}; echo {name} >> log.txt; echo said {name}"
+    )
 
 
 TWELVE: list[Turn] = [
@@ -122,6 +128,12 @@ class Play:
         counts = self._folder / "counts" / session_id
         return Counter(counts.read_text().split()) if counts.exists() else Counter()
 
+    @staticmethod
+    def allowed(events: Iterable[Event]) -> Counter[str]:
+        """How often each effect may have been done: once for each time the model asked for it."""
+        asked = (event.payload for event in events if isinstance(event.payload, ToolCallRequested))
+        return Counter(found.group(1) for call in asked if (found := EFFECT.search(call.args_preview)))
+
     async def start(self, salience: Salience) -> str:
         """Start a session; returns its id."""
         session_id = f"c-{uuid.uuid4().hex[:10]}"
@@ -164,7 +176,6 @@ class Play:
             files=contents(workspace),
             histories=[(await handle.fetch_history()).events, (await archive.fetch_history()).events],
         )
-
 
     async def _result(self, salience: Salience, session_id: str) -> SessionResult:
         """The result of a session whose server may be away at any time."""

@@ -23,7 +23,7 @@ from salience.local import Stack
 from salience.settings import Settings
 from salience.telemetry.failpoints import NAMES
 from tests.chaos.conftest import Say
-from tests.chaos.judge import effects_of, judged, note_recoveries
+from tests.chaos.judge import effects_of, judged, note_recoveries, unsure
 from tests.chaos.keeper import Keeper, Kill
 from tests.chaos.lanes import LANES, Lanes
 from tests.chaos.play import FILES, LONG_FILES, TIGHT, TURNS, TWELVE, Outcome, Play, client_on
@@ -173,11 +173,6 @@ async def test_a_killed_worker_changes_nothing(
 def passed_in(each: Calm, failpoint: str) -> bool:
     """Whether a session passes a failpoint."""
     return bool(each.passings.get(failpoint))
-
-
-def unsure(outcome: Outcome) -> dict[str, bytes]:
-    """The files of a session without the one that its effects write."""
-    return {name: data for name, data in outcome.files.items() if name != "log.txt"}
 
 
 async def polled_by(salience: Salience, queue: str, workers: int) -> bool:

@@ -19,7 +19,14 @@ RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 COMMAND = "make chaos"
 
 COUNTED = ("sessions", "inputs acknowledged", "effects asked for", "outcomes unknown, and said so")
-ZEROS = ("inputs lost", "inputs delivered twice", "effects doubled", "effects missing", "sessions stuck", "unsound records")
+ZEROS = (
+    "inputs lost",
+    "inputs delivered twice",
+    "effects doubled",
+    "effects missing",
+    "sessions stuck",
+    "unsound records",
+)
 """What may never happen (spec LOOP-3, LOOP-4): one of it, and the run has failed."""
 
 
