@@ -18,6 +18,11 @@ from salience.local.work import CHECKOUT
 from salience.telemetry.failpoints import NAMES
 
 
+STARTING_S = 30.0
+"""Within which a worker that finds no server ends by itself, as its supervisor expects."""
+AGAIN_S = 0.5
+
+
 class Kill(NamedTuple):
     """Where a worker is to die or to stand still: at which passing of a failpoint, counted over all workers of the keeper."""
 
@@ -35,6 +40,7 @@ class Keeper:
         folder: where its log and the failpoints' counts lie.
         kills: where the first worker, the second, and so on, are to die; those that come later live on.
         env: more variables of its workers.
+        patient: also start the next when one ends at its start because a server is away.
     """
 
     def __init__(
@@ -44,6 +50,8 @@ class Keeper:
         folder: Path,
         kills: Sequence[Kill] = (),
         env: Mapping[str, str] | None = None,
+        *,
+        patient: bool = False,
     ) -> None:
         self.queue = queue
         self.deaths: list[float] = []
@@ -52,6 +60,8 @@ class Keeper:
         self._points = folder / "failpoints"
         self._kills = list(kills)
         self._env = dict(env or {})
+        self._patient = patient
+        self._started = 0.0
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._died = asyncio.Condition()
@@ -142,9 +152,13 @@ class Keeper:
         while True:
             code = await process.wait()
             async with self._died:
-                assert code == -signal.SIGKILL, f"a worker ended with {code} by itself, see {self.log}"
-                self.deaths.append(time.time())
-                self._died.notify_all()
+                if code == -signal.SIGKILL:
+                    self.deaths.append(time.time())
+                    self._died.notify_all()
+                else:
+                    early = time.monotonic() - self._started < STARTING_S
+                    assert self._patient and early, f"a worker ended with {code} by itself, see {self.log}"
+                    await asyncio.sleep(AGAIN_S)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             self._arm_next()
@@ -158,4 +172,5 @@ class Keeper:
             "SALIENCE_FAILPOINTS": str(self._points),
             **self._env,
         }
+        self._started = time.monotonic()
         return await spawn([sys.executable, "-m", "salience.worker"], env=env, log=self.log, cwd=CHECKOUT)
