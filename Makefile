@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types format demo demo-real bench clean
+.PHONY: help setup test lint types format demo demo-real bench chaos clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | \
@@ -75,6 +75,9 @@ demo-real: setup $(SOURCE) ## The same on real input: a rounding bug of the publ
 
 bench: setup ## Measure Salience beside bare Temporal and, where their scripts are, its peers; some ten minutes.
 	@$(PY) -m bench
+
+chaos: setup ## Try every fault at every place: parts killed, frozen, cut off; full disks; a storm. Half an hour or more.
+	@SALIENCE_CHAOS=full SALIENCE_CHAOS_KEEP=1 $(PY) -m pytest tests/chaos -n $(JOBS) --dist loadfile
 
 clean: ## End the demo's stacks and delete .venv and all caches.
 	@for home in .cache/*/home .cache/*/copy; do \

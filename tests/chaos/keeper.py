@@ -17,7 +17,6 @@ from salience.local.process import end, spawn
 from salience.local.work import CHECKOUT
 from salience.telemetry.failpoints import NAMES
 
-
 STARTING_S = 30.0
 """Within which a worker that finds no server ends by itself, as its supervisor expects."""
 AGAIN_S = 0.5
@@ -156,8 +155,8 @@ class Keeper:
                     self.deaths.append(time.time())
                     self._died.notify_all()
                 else:
-                    early = time.monotonic() - self._started < STARTING_S
-                    assert self._patient and early, f"a worker ended with {code} by itself, see {self.log}"
+                    expected = self._patient and time.monotonic() - self._started < STARTING_S
+                    assert expected, f"a worker ended with {code} by itself, see {self.log}"
                     await asyncio.sleep(AGAIN_S)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

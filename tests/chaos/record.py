@@ -18,8 +18,9 @@ _UNEQUAL = frozenset(
         *("attempt", "duration_ms"),
         # They hold event ids, the session's id or the workspace's path, in clear or hashed.
         *("bundle_id", "bundle_hash", "source", "largest", "environment_ref", "root_session_id"),
+        *("compaction_id", "checkpoint_id", "record_ref", "summary_ref", "previous"),
         # The path is part of the text, and no two paths need be equally many tokens.
-        "tokens",
+        *("tokens", "tokens_before", "tokens_after"),
     }
 )
 

@@ -57,6 +57,7 @@ async def rigged(stack: Stack, settings: Settings, queue: str, folder: Path, *, 
         settings: resolved settings of the stack.
         folder: where the workers' logs lie.
     """
+    settings.blobs.mkdir(parents=True, exist_ok=True)
     dsn = urlsplit(settings.postgres_dsn)
     socket_dir = parse_qs(dsn.query)["host"][0]
     async with AsyncExitStack() as open_now:

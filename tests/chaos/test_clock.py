@@ -79,7 +79,7 @@ async def test_a_jumping_clock_changes_nothing(
     ):
         session_id = await play.start(salience)
         for seq, jump in JUMPS.items():
-            await until(partial(reached, salience, session_id, seq), timeout_s=60)
+            await until(partial(reached, salience, session_id, seq), timeout_s=120)
             offset.with_suffix(".new").write_text(f"{jump}\n")
             offset.with_suffix(".new").replace(offset)
             toll.faults["clock of worker jumped"] += 1

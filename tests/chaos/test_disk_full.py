@@ -100,7 +100,7 @@ async def test_a_session_waits_for_room(where: str, folder: Path, tmp_path: Path
             env = {"SALIENCE_BLOB_DIR": str(settings.blobs)}
             async with client_on(settings, "full") as salience, Keeper(home, "full", tmp_path / "keeper", env=env):
                 session_id = await play.start(salience)
-                await until(lambda: _began(salience, session_id), timeout_s=60)
+                await until(lambda: _began(salience, session_id), timeout_s=120)
                 disk.fill()
                 toll.faults[f"disk of {where} full"] += 1
                 telling = asyncio.create_task(_told(salience, session_id, "while-full"))

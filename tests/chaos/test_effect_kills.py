@@ -74,7 +74,7 @@ async def effects(
             session_id = await play.start(salience)
             counted = play.workspace(session_id) / counter  # an absolute path stays what it is
             if lasting_s:
-                await until(partial(_said, play.workspace(session_id) / "log.txt", "two"), timeout_s=60)
+                await until(partial(_said, play.workspace(session_id) / "log.txt", "two"), timeout_s=120)
                 keeper.kill()
             outcome = await play.end(salience, session_id)
             return Effect(

@@ -195,7 +195,7 @@ async def test_another_worker_takes_over(
         Keeper(stack.home.root, queue, tmp_path / "stays"),
         Keeper(stack.home.root, queue, tmp_path / "dies", [Kill("tool.before_run", 2)]) as dying,
     ):
-        await until(partial(polled_by, salience, queue, 2))
+        await until(partial(polled_by, salience, queue, 2), timeout_s=120)
         started = [await play.start(salience) for _ in range(4)]
         outcomes = await asyncio.gather(*(judged(play, salience, session_id, toll) for session_id in started))
     toll.faults["worker killed"] += len(dying.deaths)

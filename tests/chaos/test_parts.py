@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,7 @@ async def test_a_vanished_workspace_ends_the_session_until_it_is_back(
 
         session_id = await play.start(salience)
         workspace, elsewhere = play.workspace(session_id), tmp_path / "elsewhere"
-        await until(thinks, timeout_s=60)
+        await until(thinks, timeout_s=120)
         workspace.rename(elsewhere)
         assert (await salience.result(session_id)).reason == "workspace_gone"
         assert await salience.resume(session_id) == "started"
@@ -206,3 +207,19 @@ async def test_a_vanished_workspace_ends_the_session_until_it_is_back(
         assert outcome.result.reason == "finished"
         assert [event.type for event in outcome.events].count("SessionEnded") == 3
         assert contents(workspace)["notes.txt"] == b"the last line\nthe second line\n"
+
+
+async def test_an_update_that_nobody_answers_is_an_outage(
+    settings: Settings, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salience.client.RPC_TIMEOUT", timedelta(seconds=2))
+    async with client_on(settings, "nobody") as salience:
+        session_id = await play.start(salience)
+        with pytest.raises(BackendUnavailable, match="no worker answered"):
+            await salience.say(session_id, "Is anybody there?", message_id="m1")
+        waiting = asyncio.create_task(salience.pause(session_id))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await salience.temporal.get_workflow_handle(session_id).terminate()

@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_200)]
 SESSIONS = 50 if FULL else 6
 HARMS = 40 if FULL else 5
 WORKERS = 2
+STORMY = [fault for fault in FAULTS if fault != ("blobs", "missing")]
+"""A folder that is missing when a worker starts is made anew: a deployment keeps its mount points unwritable."""
 SHORT_S = (0.5, 6.0)
 LONG_S = (10.0, 14.0)
 """Beyond every heartbeat and every client's patience; one harm in six."""
@@ -52,8 +54,7 @@ async def test_sessions_outlast_a_storm(stack: Stack, settings: Settings, tmp_pa
             told[session_id] = ["task", *(f"more-{n}" for n in range(2) if number % TALKATIVE == 0)]
         began = time.monotonic()
         schedule = [
-            (*draw.choice(list(FAULTS)), draw.uniform(*(LONG_S if draw.random() < 1 / 6 else SHORT_S)))
-            for _ in range(HARMS)
+            (*draw.choice(STORMY), draw.uniform(*(LONG_S if draw.random() < 1 / 6 else SHORT_S))) for _ in range(HARMS)
         ]
         async with asyncio.TaskGroup() as saying:
             for session_id, message_ids in told.items():

@@ -52,9 +52,9 @@ async def zombie(
             first.arm(kill)
         session_id = await play.start(salience)
         if kill:
-            await until(partial(_frozen, first), timeout_s=90)
+            await until(partial(_frozen, first), timeout_s=120)
         else:
-            await until(partial(_there, play.workspace(session_id) / "log.txt"), timeout_s=90)
+            await until(partial(_there, play.workspace(session_id) / "log.txt"), timeout_s=120)
             first.freeze()
         frozen_at = time.time()
         async with second:
