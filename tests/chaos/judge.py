@@ -11,6 +11,9 @@ from tests.chaos.play import EFFECT, Outcome, Play
 from tests.chaos.record import recovered
 from tests.chaos.toll import Toll
 
+PATIENCE_S = 600.0
+"""A session that has not ended by then is stuck; on a machine with other work, a recovery alone may take a minute."""
+
 
 async def judged(
     play: Play,
@@ -19,7 +22,7 @@ async def judged(
     toll: Toll,
     *,
     acknowledged: Iterable[str] = ("task",),
-    timeout_s: float = 120,
+    timeout_s: float = PATIENCE_S,
 ) -> Outcome:
     """Wait until a session has ended, and count what it lost, doubled or left unsaid.
 

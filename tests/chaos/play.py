@@ -152,7 +152,7 @@ class Play:
         )
         return await salience.start(config, "do as the script says", session_id=session_id, message_id="task")
 
-    async def end(self, salience: Salience, session_id: str, *, timeout_s: float = 120) -> Outcome:
+    async def end(self, salience: Salience, session_id: str, *, timeout_s: float = 300) -> Outcome:
         """Wait until a session has ended and its last run is archived; whatever it left must verify.
 
         Raises:

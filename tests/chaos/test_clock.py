@@ -25,7 +25,7 @@ from tests.chaos.play import FILES, TWELVE, Play, client_on
 from tests.chaos.toll import Toll
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 JUMPS = {20: "-3600", 50: "+86400"}
 """At which seq the clock jumps, and to how many seconds off."""
@@ -79,7 +79,7 @@ async def test_a_jumping_clock_changes_nothing(
     ):
         session_id = await play.start(salience)
         for seq, jump in JUMPS.items():
-            await until(partial(reached, salience, session_id, seq), timeout_s=120)
+            await until(partial(reached, salience, session_id, seq), timeout_s=300)
             offset.with_suffix(".new").write_text(f"{jump}\n")
             offset.with_suffix(".new").replace(offset)
             toll.faults["clock of worker jumped"] += 1

@@ -23,7 +23,7 @@ from tests.chaos.play import FILES, TWELVE, Play, client_on
 from tests.chaos.toll import Toll
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 FULL_S = 8.0
 MEGABYTE = 1024 * 1024
@@ -100,7 +100,7 @@ async def test_a_session_waits_for_room(where: str, folder: Path, tmp_path: Path
             env = {"SALIENCE_BLOB_DIR": str(settings.blobs)}
             async with client_on(settings, "full") as salience, Keeper(home, "full", tmp_path / "keeper", env=env):
                 session_id = await play.start(salience)
-                await until(lambda: _began(salience, session_id), timeout_s=120)
+                await until(lambda: _began(salience, session_id), timeout_s=300)
                 disk.fill()
                 toll.faults[f"disk of {where} full"] += 1
                 telling = asyncio.create_task(_told(salience, session_id, "while-full"))

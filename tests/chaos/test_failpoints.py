@@ -32,7 +32,7 @@ from tests.chaos.seed import FULL, chance
 from tests.chaos.toll import Toll
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3_600 if FULL else 300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3_600 if FULL else 900)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ async def test_another_worker_takes_over(
         Keeper(stack.home.root, queue, tmp_path / "stays"),
         Keeper(stack.home.root, queue, tmp_path / "dies", [Kill("tool.before_run", 2)]) as dying,
     ):
-        await until(partial(polled_by, salience, queue, 2), timeout_s=120)
+        await until(partial(polled_by, salience, queue, 2), timeout_s=300)
         started = [await play.start(salience) for _ in range(4)]
         outcomes = await asyncio.gather(*(judged(play, salience, session_id, toll) for session_id in started))
     toll.faults["worker killed"] += len(dying.deaths)

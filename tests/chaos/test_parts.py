@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,8 @@ import pytest
 from activities.context import Contexts
 from salience.client import Salience
 from salience.errors import BackendUnavailable
-from salience.local import Stack
-from salience.local.process import working_in
+from salience.local import Stack, down, purge, resolve, up
+from salience.local.process import ProcessId, working_in
 from salience.local.stack import PartName
 from salience.model.calls import Receipt
 from salience.model.event import ContextBuilt, UserPromptSubmitted
@@ -36,7 +39,7 @@ from tests.chaos.seed import FULL, chance
 from tests.chaos.toll import Toll
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 SLOWLY = [{**turn, "delay_s": 0.15} for turn in TWELVE]
 INPUTS = 20
@@ -79,7 +82,7 @@ async def test_a_harmed_part_changes_nothing(
     async with client_on(settings, queue) as salience, rigged(stack, settings, queue, tmp_path / "rig") as rig:
         started = [await play.start(salience) for _ in range(2)]
         at = chance(queue).randrange(2, len(undisturbed.events) - 10)
-        await until(lambda: reached(salience, started[0], at), timeout_s=120)
+        await until(lambda: reached(salience, started[0], at), timeout_s=300)
         await rig.harm(part, fault, LASTS_S.get(fault, 6.0), toll)
         outcomes = [await judged(play, salience, session_id, toll) for session_id in started]
         note_recoveries(toll, outcomes, rig.moments)
@@ -196,7 +199,7 @@ async def test_a_vanished_workspace_ends_the_session_until_it_is_back(
 
         session_id = await play.start(salience)
         workspace, elsewhere = play.workspace(session_id), tmp_path / "elsewhere"
-        await until(thinks, timeout_s=120)
+        await until(thinks, timeout_s=300)
         workspace.rename(elsewhere)
         assert (await salience.result(session_id)).reason == "workspace_gone"
         assert await salience.resume(session_id) == "started"
@@ -223,3 +226,41 @@ async def test_an_update_that_nobody_answers_is_an_outage(
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await salience.temporal.get_workflow_handle(session_id).terminate()
+
+
+async def all_dead(processes: Sequence[ProcessId]) -> bool:
+    """Whether none of them lives any more."""
+    return not any(process.alive() for process in processes)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home that Postgres' account can reach; whatever runs under it ends with the test."""
+    folder = Path(tempfile.mkdtemp(prefix="salience-chaos-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder / "home"
+    down(folder / "home")
+    purge(folder / "home")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_the_whole_stack_is_killed_and_started_again(home: Path, play: Play, toll: Toll, say: Say) -> None:
+    info = await asyncio.to_thread(up, home)
+    settings = resolve(Settings(home=home))
+    async with client_on(settings, settings.task_queue) as salience:
+        started = [await play.start(salience) for _ in range(3)]
+        await until(lambda: reached(salience, started[0], 20), timeout_s=300)
+        supervisor = ProcessId(pid=info.supervisor_pid, started=info.supervisor_started)
+        processes = [supervisor, *info.processes()]
+        for process in processes:
+            process.signal(signal.SIGKILL)
+        died = time.time()
+        await until(partial(all_dead, processes), timeout_s=300)
+        toll.faults["everything and its supervisor killed"] += 1
+    await asyncio.to_thread(up, home)
+    settings = resolve(Settings(home=home))
+    async with client_on(settings, settings.task_queue) as salience:
+        outcomes = await asyncio.gather(*(judged(play, salience, session_id, toll) for session_id in started))
+        note_recoveries(toll, outcomes, [died])
+    say(f"recovery {', '.join(f'{seconds:.1f} s' for seconds in toll.recoveries)}")
+    assert {outcome.result.reason for outcome in outcomes} == {"finished"}

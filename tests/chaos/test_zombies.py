@@ -32,7 +32,7 @@ from tests.chaos.seed import FULL, chance
 from tests.chaos.toll import Toll
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 LATE_S = 1.5
 """What a zombie is given to do its worst before it is told to end, which it does when all it runs has ended."""
@@ -52,9 +52,9 @@ async def zombie(
             first.arm(kill)
         session_id = await play.start(salience)
         if kill:
-            await until(partial(_frozen, first), timeout_s=120)
+            await until(partial(_frozen, first), timeout_s=300)
         else:
-            await until(partial(_there, play.workspace(session_id) / "log.txt"), timeout_s=120)
+            await until(partial(_there, play.workspace(session_id) / "log.txt"), timeout_s=300)
             first.freeze()
         frozen_at = time.time()
         async with second:

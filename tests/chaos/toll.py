@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +125,9 @@ class Report:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Take what a test has recorded; pytest calls this in the process that reports, whoever ran the test."""
         name = report.nodeid.rpartition("::")[2]
+        if FULL and report.failed:
+            # A run of half an hour must not keep what it found to itself until its end.
+            print(f"\n{report.nodeid} failed:\n{report.longreprtext}", file=sys.__stderr__, flush=True)
         for kind, value in report.user_properties:
             if kind == "chaos" and report.when == "call":
                 self.said.append(f"{name}: {value}")
