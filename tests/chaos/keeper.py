@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,9 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from salience.local.process import end, spawn
-from salience.local.work import CHECKOUT
 from salience.telemetry.failpoints import NAMES
+from tests.chaos.hatch import Worker
 
 STARTING_S = 30.0
 """Within which a worker that finds no server ends by itself, as its supervisor expects."""
@@ -61,14 +59,14 @@ class Keeper:
         self._env = dict(env or {})
         self._patient = patient
         self._started = 0.0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Worker | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._died = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
         self._points.mkdir(parents=True, exist_ok=True)
         self._arm_next()
-        self._process = await self._start()
+        self._process = self._start()
         self._keeping = asyncio.create_task(self._keep(self._process))
         return self
 
@@ -85,7 +83,7 @@ class Keeper:
             await self._keeping
         if self._process is not None:
             self.thaw()
-            await end(self._process, [(signal.SIGTERM, within_s)])
+            await self._process.end(within_s)
 
     @property
     def pid(self) -> int:
@@ -140,14 +138,14 @@ class Keeper:
             await self._died.wait_for(lambda: len(self.deaths) >= count)
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        assert self._process is not None
+        self._process.signal(number)
 
     def _arm_next(self) -> None:
         if self._kills:
             self.arm(self._kills.pop(0))
 
-    async def _keep(self, process: asyncio.subprocess.Process) -> None:
+    async def _keep(self, process: Worker) -> None:
         while True:
             code = await process.wait()
             async with self._died:
@@ -161,9 +159,9 @@ class Keeper:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             self._arm_next()
-            process = self._process = await self._start()
+            process = self._process = self._start()
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    def _start(self) -> Worker:
         env = {
             **os.environ,
             "SALIENCE_HOME": str(self._home),
@@ -172,4 +170,4 @@ class Keeper:
             **self._env,
         }
         self._started = time.monotonic()
-        return await spawn([sys.executable, "-m", "salience.worker"], env=env, log=self.log, cwd=CHECKOUT)
+        return Worker(env, self.log)

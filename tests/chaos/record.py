@@ -20,7 +20,7 @@ _UNEQUAL = frozenset(
         *("bundle_id", "bundle_hash", "source", "largest", "environment_ref", "root_session_id"),
         *("compaction_id", "checkpoint_id", "record_ref", "summary_ref", "previous"),
         # The path is part of the text, and no two paths need be equally many tokens.
-        *("tokens", "tokens_before", "tokens_after"),
+        *("tokens", "tokens_before", "tokens_after", "problem"),
     }
 )
 

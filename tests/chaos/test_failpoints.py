@@ -27,7 +27,7 @@ from tests.chaos.judge import effects_of, judged, note_recoveries, unsure
 from tests.chaos.keeper import Keeper, Kill
 from tests.chaos.lanes import LANES, Lanes
 from tests.chaos.play import FILES, LONG_FILES, TIGHT, TURNS, TWELVE, Outcome, Play, client_on
-from tests.chaos.record import traces
+from tests.chaos.record import Fact, traces
 from tests.chaos.seed import FULL, chance
 from tests.chaos.toll import Toll
 from tests.conftest import until
@@ -159,20 +159,26 @@ async def test_a_killed_worker_changes_nothing(
     say(f"{len(case.deaths)} kills, recovery {', '.join(f'{seconds:.1f} s' for seconds in case.toll.recoveries[:6])}")
     assert case.outcomes
     for outcome in case.outcomes:
-        undisturbed = next(each.outcome for each in calm.values() if passed_in(each, failpoint))
+        window, undisturbed = next((w, c.outcome) for w, c in calm.items() if c.passings.get(failpoint))
         assert outcome.result.reason == "finished"
         assert sum(map(traces, outcome.histories)) >= 1
         if all(ended == "done" for _, ended in effects_of(outcome.events)):
-            assert outcome.facts == undisturbed.facts
+            assert told(outcome, window) == told(undisturbed, window)
             assert outcome.files == undisturbed.files
         else:
             assert failpoint.startswith("tool.")
             assert unsure(outcome) == unsure(undisturbed)
 
 
-def passed_in(each: Calm, failpoint: str) -> bool:
-    """Whether a session passes a failpoint."""
-    return bool(each.passings.get(failpoint))
+def told(outcome: Outcome, window: str) -> list[Fact]:
+    """What a record says, as far as it must be equal.
+
+    Sizes in tokens depend on ids and paths a little; in a tight window a few tokens decide where a compaction cuts.
+    """
+    if window == "wide":
+        return outcome.facts
+    by_size = ("ContextBuilt", "CompactionCompleted")
+    return [fact._replace(payload={}) if fact.type in by_size else fact for fact in outcome.facts]
 
 
 async def polled_by(salience: Salience, queue: str, workers: int) -> bool:
