@@ -80,3 +80,17 @@ async def test_names_are_listed_by_prefix(tmp_path: Path) -> None:
     await blobs.name("archive/ab/1", ref)
     assert await blobs.named("archive/a b") == {"archive/a b/1": ref, "archive/a b/2": ref}
     assert await blobs.named("archive/none") == {}
+
+
+async def test_a_folder_that_vanished_is_an_outage_and_not_made_anew(tmp_path: Path) -> None:
+    root, away = tmp_path / "disk", tmp_path / "unmounted"
+    blobs = FileBlobs(root, cache_bytes=0)
+    ref = await blobs.put(b"kept")
+    root.rename(away)
+    for attempt in (blobs.put(b"more"), blobs.get(ref), blobs.name("a/name", ref), blobs.named("a")):
+        with pytest.raises(BackendUnavailable, match="gone"):
+            await attempt
+    assert not root.exists()
+    away.rename(root)
+    assert await blobs.get(ref) == b"kept"
+    await blobs.put(b"more")
