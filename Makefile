@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types format demo demo-real bench bench-long clean
+.PHONY: help setup test lint types format demo demo-real bench bench-long chaos clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | \
@@ -79,6 +79,9 @@ bench: setup ## Measure Salience beside bare Temporal and, where their scripts a
 
 bench-long: setup ## Measure one session of 10,000 turns; some 15 minutes on an idle machine.
 	@$(PY) -m bench.long 10000
+
+chaos: setup ## Try every fault at every place: parts killed, frozen, cut off; full disks; a storm. Half an hour or more.
+	@SALIENCE_CHAOS=full SALIENCE_CHAOS_KEEP=1 $(PY) -m pytest tests/chaos -n $(JOBS) --dist loadfile
 
 clean: ## End the demo's stacks and delete .venv and all caches.
 	@for home in .cache/*/home .cache/*/copy; do \

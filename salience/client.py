@@ -15,6 +15,7 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowHandle,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
@@ -265,6 +266,8 @@ class Salience:
             )
         except WorkflowUpdateFailedError as error:
             raise SalienceError(str(error.cause)) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            raise _unanswered() from error
         except RPCError as error:
             raise _unavailable(error) from error
 
@@ -443,6 +446,8 @@ class Salience:
             )
         except WorkflowUpdateFailedError as error:
             raise SalienceError(str(error.cause)) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            raise _unanswered() from error
         except RPCError as error:
             raise _unavailable(error) from error
 
@@ -469,6 +474,8 @@ class Salience:
             if isinstance(cause, ApplicationError) and cause.type == "AcceptedUpdateCompletedWorkflow":
                 return name
             raise SalienceError(str(cause)) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            raise _unanswered() from error
         except RPCError as error:
             raise _not_found_or_unavailable(error, session_id) from error
 
@@ -527,6 +534,17 @@ def session_of(session_id: str, saved: Standing) -> Session:
 
 def _unavailable(error: RPCError) -> BackendUnavailable:
     return BackendUnavailable(f"Temporal did not answer: {error.message}", mend="salience doctor")
+
+
+def _unanswered() -> BaseException:
+    """What an update that nobody answered in time means; Temporal's client names a cancelled caller the same."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return BackendUnavailable(
+        "no worker answered in time, and it may have been taken",
+        mend="salience doctor; then repeat it, with the message id it had",
+    )
 
 
 def _not_found_or_unavailable(error: RPCError, session_id: str) -> SalienceError:

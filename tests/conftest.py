@@ -16,6 +16,13 @@ from salience.local import Stack, resolve
 from salience.model.event import Event
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SessionConfig
 from salience.settings import Settings
+from tests.chaos.toll import Report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add up what the crash tests cost; here, because the process that reports reads no other file of the tests."""
+    config.pluginmanager.register(Report(), "chaos-report")
+
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server

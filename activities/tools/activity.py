@@ -42,6 +42,9 @@ from salience.workspace.command import end_leftovers, forget, spooled
 from salience.workspace.manifest import EMPTY
 from salience.workspace.paths import PathRefused, Workspace, WorkspaceGone
 
+STOOD_STILL_S = 2.0
+"""Between a claim and its effect lie microseconds. After so many seconds this process stood still, and as Temporal waits
+three for a heartbeat, another worker may have been told to find out what became of the call."""
 JOIN_S = 15.0
 """How long an inspection waits for a call that this very process is still ending."""
 
@@ -211,14 +214,18 @@ class ToolActivities:
             return await self._inspect(run)
         with _reporting_outage():
             before = await run.before(lambda: evidence.snapshot(site.workspace, self._blobs))
+            asked = time.monotonic()
             claim = await run.before(lambda: self._claim(call, "effect", before.ref))
         if claim.outcome is not None:
             return ToolOutcome.model_validate(claim.outcome)
         if not claim.first:
             return await self._inspect(run)
-        if run.stop.is_set():
-            return await self._settle(run, evidence.account("not_started", (), None, b""), site.config)
+        claimed = time.monotonic()
         failpoint("tool.before_run")
+        if time.monotonic() - asked > STOOD_STILL_S and (ended := await self._given_up(run)):
+            return ended
+        if run.stop.is_set() or time.monotonic() - claimed > STOOD_STILL_S:
+            return await self._settle(run, evidence.account("not_started", (), None, b""), site.config)
         result = await _attempt(tool, site, args)
         failpoint("tool.after_run")
         now = await run.after(lambda: evidence.after(site.workspace, self._blobs))
@@ -228,6 +235,11 @@ class ToolActivities:
         outcome = await self._settle(run, replace(result, effects=effects, diff=diff), site.config)
         forget(run.tag)
         return outcome
+
+    async def _given_up(self, run: _Run) -> ToolOutcome | None:
+        """What another worker has recorded of a call that this one has claimed and not started; None for nothing."""
+        claim = await run.before(lambda: self._ledger.effect(run.call.session_id, run.call.tool_call_id))
+        return ToolOutcome.model_validate(claim.outcome) if claim is not None and claim.outcome is not None else None
 
     async def _inspect(self, run: _Run) -> ToolOutcome:
         call = run.call
@@ -275,7 +287,13 @@ class ToolActivities:
         )
 
     def _intending(self, call: RunTool) -> Callable[[dict[str, Any]], Awaitable[None]]:
-        return lambda intent: self._ledger.intend(call.session_id, call.tool_call_id, intent)
+        async def intend(intent: dict[str, Any]) -> None:
+            if not await self._ledger.intend(call.session_id, call.tool_call_id, intent):
+                # This process stood still while another made the same change, and the session has gone on from there.
+                message = f"{call.tool_call_id} was done by another worker"
+                raise ApplicationError(message, type="superseded", non_retryable=True)
+
+        return intend
 
     async def _finished(self, run: _Run, result: Result, config: SessionConfig | None = None) -> ToolOutcome:
         most = config.context_config.tool_result_bytes if config else 16_384

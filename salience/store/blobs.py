@@ -91,11 +91,13 @@ def unquoted(path: str) -> str:
 class FileBlobs:
     """Blobs as files of one folder, `ab/abcdef…`, for one machine.
 
-    A file is written beside its place, synced and renamed, so that a crash leaves a whole blob or none.
+    A file is written beside its place, synced and renamed, so that a crash leaves a whole blob or none. The folder itself
+    is made once: one that vanished later is a disk that was taken away, and what were written in its place would be lost.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._begun = False
 
     def path(self, ref: str) -> Path:
         """Where the blob's file is, or would be."""
@@ -140,12 +142,17 @@ class FileBlobs:
         return self._root / "names" / quoted(name)
 
     def _list(self, prefix: str) -> dict[str, str]:
+        self._must_be_there()
         root = self._root / "names"
         found: dict[str, str] = {}
         for path in sorted(self._named(prefix).rglob("*")):
             if path.is_file() and not path.name.startswith(".writing-"):
                 found[unquoted(path.relative_to(root).as_posix())] = path.read_text()
         return found
+
+    def _must_be_there(self) -> None:
+        if self._begun and not self._root.is_dir():
+            raise BackendUnavailable(f"blob store at {self._root} is gone", mend="mount it or put the folder back")
 
     def _read(self, ref: str) -> bytes:
         with self._opened(ref) as file:
@@ -161,8 +168,11 @@ class FileBlobs:
         if not is_ref(ref):
             raise NotFound(f"{ref!r} is not a blob digest")
         try:
-            return self.path(ref).open("rb")
+            file = self.path(ref).open("rb")
+            self._begun = True
+            return file
         except FileNotFoundError:
+            self._must_be_there()
             raise NotFound(f"no blob {ref}") from None
         except OSError as error:
             raise BackendUnavailable(f"blob {ref} cannot be read: {error}") from error
@@ -176,8 +186,10 @@ class FileBlobs:
 
     def _copy(self, path: Path) -> str:
         """A file whose digest is known when it is copied is copied under the root first, then put into its place."""
+        self._must_be_there()
         try:
             self._root.mkdir(parents=True, exist_ok=True)
+            self._begun = True
             fd, temporary = tempfile.mkstemp(dir=self._root, prefix=".writing-")
             found = hashlib.sha256()
             try:
@@ -198,8 +210,10 @@ class FileBlobs:
         return found.hexdigest()
 
     def _write_file(self, final: Path, data: bytes) -> None:
+        self._must_be_there()
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
+            self._begun = True
             fd, temporary = tempfile.mkstemp(dir=final.parent, prefix=".writing-")
             try:
                 with os.fdopen(fd, "wb") as file:

@@ -69,9 +69,9 @@ class Ledger:
         manifest_ref, attempt, outcome, intent = row
         return Claim(False, manifest_ref, attempt, _loads(outcome), _loads(intent))
 
-    async def intend(self, session_id: str, tool_call_id: str, intent: dict[str, Any]) -> None:
-        """Record what an idempotent call is about to make true."""
-        await self._update("intent = %s", canonical_json(intent).decode(), session_id, tool_call_id)
+    async def intend(self, session_id: str, tool_call_id: str, intent: dict[str, Any]) -> bool:
+        """Record what an idempotent call is about to make true; False when its outcome is recorded already."""
+        return await self._update("intent = %s", canonical_json(intent).decode(), session_id, tool_call_id)
 
     async def settle(self, session_id: str, tool_call_id: str, outcome: dict[str, Any]) -> None:
         """Record how a call ended; the first outcome stays."""
@@ -79,13 +79,14 @@ class Ledger:
             "outcome = %s, settled_at = now()", canonical_json(outcome).decode(), session_id, tool_call_id
         )
 
-    async def _update(self, assignment: str, value: str, session_id: str, tool_call_id: str) -> None:
+    async def _update(self, assignment: str, value: str, session_id: str, tool_call_id: str) -> bool:
         async with self._postgres.connection() as connection:
-            await connection.execute(
+            done = await connection.execute(
                 f"UPDATE effects SET {assignment} WHERE tenant = %s AND session_id = %s AND tool_call_id = %s"
                 " AND outcome IS NULL",
                 (value, self._tenant, session_id, tool_call_id),
             )
+        return done.rowcount > 0
 
     async def stored_answer(self, session_id: str, run_id: str, activity_id: str) -> dict[str, Any] | None:
         """The answer that an earlier attempt of the same model call has stored."""

@@ -1,13 +1,14 @@
-"""A failpoint is a named place in production code where a test may kill the process; it does nothing unless asked.
+"""A failpoint is a named place in production code where a test may kill or freeze the process; nothing happens unasked.
 
-`SALIENCE_FAILPOINT` is `name:occurrence:kill`, `SALIENCE_FAILPOINT_STATE` a folder that outlives the process: occurrences are
-counted there, so that the worker that is started next does not die at the same place again.
+`SALIENCE_FAILPOINTS` names a folder that outlives the process. Each passing of a failpoint is counted there, so that the
+worker that is started next does not die at the same place again; a file `armed` in it says `name:occurrence:action`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 NAMES = (
@@ -27,18 +28,21 @@ NAMES = (
 )
 """Every failpoint there is; a test runs through them all."""
 
-_ARMED = os.environ.get("SALIENCE_FAILPOINT", "")
+ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+"""What may happen at a failpoint: the process dies, or stands still until it gets SIGCONT."""
+
+_FOLDER = os.environ.get("SALIENCE_FAILPOINTS", "")
 
 
 def failpoint(name: str) -> None:
-    """Die here with SIGKILL, if this is the armed name and occurrence."""
-    if not _ARMED:
+    """Count this passing, and die or stop here if this is the armed name and occurrence."""
+    if not _FOLDER:
         return
-    armed, occurrence, action = _ARMED.split(":")
-    if name != armed or action != "kill":
-        return
-    folder = Path(os.environ["SALIENCE_FAILPOINT_STATE"])
-    seen = sum(1 for _ in folder.glob(f"{name}.*")) + 1
-    (folder / f"{name}.{seen}").touch()
-    if seen == int(occurrence):
-        os.kill(os.getpid(), signal.SIGKILL)
+    folder = Path(_FOLDER)
+    with (folder / name).open("ab", buffering=0) as count:
+        count.write(b".")
+        seen = count.tell()  # whoever appends at the same time gets another number
+    with suppress(FileNotFoundError):
+        armed, occurrence, action = (folder / "armed").read_text(encoding="ascii").split(":")
+        if (armed, int(occurrence)) == (name, seen):
+            os.kill(os.getpid(), ACTIONS[action])

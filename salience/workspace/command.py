@@ -23,7 +23,7 @@ MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 GRACE_S = 2.0
 """Seconds between asking a command to end and ending it."""
 MARK = "SALIENCE_CALL"
-"""Variable of a command that no namespace ends with its worker: by its tag the processes are found again."""
+"""Variable of a command's first process: by its tag another worker finds what a dead or frozen one still runs."""
 _CHUNK = 64 * 1024
 # Without a pid namespace a daemon may hold the pipe open for ever; what the command itself said is there by then.
 _DRAIN_S = {True: 30.0, False: 1.0}
@@ -69,15 +69,20 @@ def forget(tag: str) -> None:
 
 
 def end_leftovers(tag: str) -> None:
-    """End what a call still runs on this machine after its worker died. Blocks until nothing of it lives.
+    """End what a call still runs on this machine after its worker was given up. Blocks until nothing of it lives.
 
-    A sandboxed command ends with its worker; any other would go on changing files after its changes were taken down.
+    It would go on changing files after its changes were taken down. A sandboxed command ends with a worker that died, but
+    not with one that only stands still.
     """
     mark = f"{MARK}={tag}".encode()
     while left := [pid for pid in _pids() if mark in _environment(pid)]:
+        # What is inside a sandbox bears no mark: it ends with the process outside that does, a moment later.
+        within = [inner for pid in left for inner in _descendants(pid)]
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        while any(map(_lives, within)):
+            time.sleep(0.01)
         time.sleep(0.01)
 
 
@@ -120,12 +125,11 @@ async def _run_into(
     progress: Callable[[int], None],
 ) -> tuple[Ending, int | None]:
     full = asyncio.Event()
-    env = confinement.env if confinement.namespaced else {**confinement.env, MARK: tag}
     async with _pipe() as (stream, feed):
         process = await asyncio.create_subprocess_exec(
             *confinement.argv, "/bin/bash", "-c", command,
             stdin=asyncio.subprocess.DEVNULL, stdout=feed, stderr=feed,
-            env=env, cwd=confinement.cwd, start_new_session=True,
+            env={**confinement.env, MARK: tag}, cwd=confinement.cwd, start_new_session=True,
         )  # fmt: skip
         feed.close()
         reading = asyncio.create_task(_collect(stream, file, full, progress))
@@ -232,3 +236,10 @@ def _environment(pid: int) -> list[bytes]:
     with suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return []
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process and it is no zombie."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False

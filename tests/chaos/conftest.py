@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from salience.local import Stack, resolve
 from salience.settings import Settings
+from tests.chaos.toll import Toll
 
 Say = Callable[[str], None]
 
@@ -32,16 +32,10 @@ def say(record_property: Callable[[str, object], None]) -> Say:
     return lambda line: record_property("chaos", line)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show what was measured; nothing is asserted about times."""
-    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
-    lines = [
-        f"{report.nodeid.rpartition('::')[2]}: {value}"
-        for report in reports
-        for name, value in getattr(report, "user_properties", ())
-        if name == "chaos"
-    ]
-    if lines:
-        terminalreporter.section("chaos")
-        for line in lines:
-            terminalreporter.write_line(line)
+@pytest.fixture
+def toll(record_property: Callable[[str, object], None]) -> Iterator[Toll]:
+    """What the faults of this test cost; added to those of all others. A figure that must be zero fails the test."""
+    counted = Toll()
+    yield counted
+    record_property("toll", counted.plain())
+    assert not counted.wrong, counted.wrong

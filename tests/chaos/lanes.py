@@ -15,8 +15,8 @@ T = TypeVar("T")
 class Lanes(Generic[T]):
     """Started at once in the order given; an outcome or an error stays until it is asked for."""
 
-    def __init__(self, cases: Mapping[str, Callable[[], Awaitable[T]]]) -> None:
-        self._free = asyncio.Semaphore(LANES)
+    def __init__(self, cases: Mapping[str, Callable[[], Awaitable[T]]], *, at_once: int = LANES) -> None:
+        self._free = asyncio.Semaphore(at_once)
         self._tasks = {name: asyncio.create_task(self._run(case)) for name, case in cases.items()}
 
     async def outcome(self, name: str) -> T:

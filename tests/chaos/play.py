@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,10 @@ from temporalio.api.history.v1 import HistoryEvent
 
 from activities.verification import Verification
 from salience.client import Salience
+from salience.errors import BackendUnavailable
 from salience.model.calls import SessionResult
-from salience.model.event import Event
-from salience.model.session import Limits, ModelSettings, PermissionConfig, SandboxMode, SessionConfig
+from salience.model.event import Event, ToolCallRequested
+from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SandboxMode, SessionConfig
 from salience.settings import Settings
 from salience.store.history import Histories
 from tests.chaos.record import Fact, contents, facts
@@ -43,6 +46,37 @@ FILES = {"notes.txt": "the first line\nthe second line\n", "src/main.py": "print
 """Reads and idempotent work only, side by side and one after the other: no crash may show in their record."""
 
 
+EFFECT = re.compile(r"echo (\w+) >> \.\./counts/")
+
+
+def effect(name: str) -> dict[str, Any]:
+    """A call whose effect is counted outside the workspace, where nothing but the command itself writes."""
+    return call(
+        "run_command", command=f"echo {name} >> ../counts/${{PWD##*/}}; echo {name} >> log.txt; echo said {name}"
+    )
+
+
+TWELVE: list[Turn] = [
+    {"text": "I look first.", "tool_calls": [call("read_file", path="notes.txt"), call("list_files")]},
+    {"tool_calls": [effect("e1")]},
+    {"tool_calls": [call("edit_file", path="notes.txt", old_text="first", new_text="last")]},
+    {"tool_calls": [call("write_file", path="docs/new.md", content="# New\n\nwritten once\n")]},
+    {"tool_calls": [call("update_plan", steps=[{"title": "look again", "status": "in_progress"}])]},
+    {"tool_calls": [effect("e2"), call("read_file", path="docs/new.md")]},
+    {"tool_calls": [call("search", pattern="once"), call("read_file", path="notes.txt")]},
+    {"tool_calls": [call("edit_file", path="docs/new.md", old_text="once", new_text="one time")]},
+    {"tool_calls": [effect("e3")]},
+    {"tool_calls": [call("update_plan", steps=[{"title": "look again", "status": "completed"}])]},
+    {"tool_calls": [call("read_file", path="notes.txt"), call("list_files", path="docs")]},
+    {"tool_calls": [call("finish", summary="The files are as they should be.")]},
+]
+"""All three classes of tools; only an effect's own call may show that a worker died."""
+
+LONG_FILES = {**FILES, "notes.txt": "the first line\n" + "a line of the notes that fills the window\n" * 60}
+TIGHT = {"window": 5_000}
+"""With the long files, a window in which the twelve steps do not fit: what was seen first has to go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a session ended, and everything it left behind."""
@@ -63,6 +97,7 @@ class Play:
         turns: what the model says.
         files: what a workspace holds at first.
         sandbox: how commands are confined.
+        window: tokens of the model's window.
         top: more of the script's own settings, such as `on_end`.
     """
 
@@ -73,9 +108,12 @@ class Play:
         files: Mapping[str, str],
         *,
         sandbox: SandboxMode = "workspace_write",
+        window: int = 128_000,
         **top: Any,
     ) -> None:
         self._folder = folder
+        (folder / "counts").mkdir(exist_ok=True)
+        self._window = window
         self._script = folder / "script.json"
         self._script.write_text(json.dumps({"turns": list(turns), **top}))
         self._files = dict(files)
@@ -84,6 +122,17 @@ class Play:
     def workspace(self, session_id: str) -> Path:
         """The folder of a session."""
         return self._folder / session_id
+
+    def counted(self, session_id: str) -> Counter[str]:
+        """How often each effect of a session was done, as the effects themselves have noted it."""
+        counts = self._folder / "counts" / session_id
+        return Counter(counts.read_text().split()) if counts.exists() else Counter()
+
+    @staticmethod
+    def allowed(events: Iterable[Event]) -> Counter[str]:
+        """How often each effect may have been done: once for each time the model asked for it."""
+        asked = (event.payload for event in events if isinstance(event.payload, ToolCallRequested))
+        return Counter(found.group(1) for call in asked if (found := EFFECT.search(call.args_preview)))
 
     async def start(self, salience: Salience) -> str:
         """Start a session; returns its id."""
@@ -95,14 +144,23 @@ class Play:
         config = SessionConfig(
             cwd=str(workspace),
             model_settings=ModelSettings(model=f"script:{self._script}"),
+            context_config=ContextConfig(
+                context_window_tokens=self._window, reserved_output_tokens=min(4_096, self._window // 8)
+            ),
             permission_config=PermissionConfig(sandbox_mode=self._sandbox),
             limits=Limits(retry_base_s=0.05),
         )
         return await salience.start(config, "do as the script says", session_id=session_id, message_id="task")
 
-    async def end(self, salience: Salience, session_id: str, *, timeout_s: float = 120) -> Outcome:
-        """Wait until a session has ended and its last run is archived; whatever it left must verify."""
-        result = await asyncio.wait_for(salience.result(session_id), timeout_s)
+    async def end(self, salience: Salience, session_id: str, *, timeout_s: float = 300) -> Outcome:
+        """Wait until a session has ended and its last run is archived; whatever it left must verify.
+
+        Raises:
+            TimeoutError: it does not end.
+            AssertionError: its record does not hold.
+        """
+        async with asyncio.timeout(timeout_s):
+            result = await self._result(salience, session_id)
         handle = salience.temporal.get_workflow_handle(session_id)
         run_id = (await handle.describe()).run_id
         archive = salience.temporal.get_workflow_handle(f"archive/{session_id}/{run_id}")
@@ -118,6 +176,14 @@ class Play:
             files=contents(workspace),
             histories=[(await handle.fetch_history()).events, (await archive.fetch_history()).events],
         )
+
+    async def _result(self, salience: Salience, session_id: str) -> SessionResult:
+        """The result of a session whose server may be away at any time."""
+        while True:
+            try:
+                return await salience.result(session_id)
+            except BackendUnavailable:
+                await asyncio.sleep(0.2)
 
 
 async def verified(salience: Salience, session_id: str) -> None:

@@ -18,8 +18,9 @@ _UNEQUAL = frozenset(
         *("attempt", "duration_ms"),
         # They hold event ids, the session's id or the workspace's path, in clear or hashed.
         *("bundle_id", "bundle_hash", "source", "largest", "environment_ref", "root_session_id"),
+        *("compaction_id", "checkpoint_id", "record_ref", "summary_ref", "previous"),
         # The path is part of the text, and no two paths need be equally many tokens.
-        "tokens",
+        *("tokens", "tokens_before", "tokens_after", "problem"),
     }
 )
 
@@ -76,13 +77,18 @@ def traces(history: Sequence[HistoryEvent]) -> int:
     return found
 
 
-def recoveries(histories: Iterable[Sequence[HistoryEvent]], deaths: Sequence[float]) -> str:
-    """In words: how many deaths, and the seconds from each to the next activity that ended well."""
+def recovered(histories: Iterable[Sequence[HistoryEvent]], moments: Sequence[float]) -> list[float | None]:
+    """The seconds from each moment to the next activity that ended well; None where none was left to do."""
     ended = sorted(
         event.event_time.ToNanoseconds() / 1e9
         for history in histories
         for event in history
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
     )
-    took = [next((f"{at - death:.1f} s" for at in ended if at > death), "nothing left to do") for death in deaths]
+    return [next((at - moment for at in ended if at > moment), None) for moment in moments]
+
+
+def recoveries(histories: Iterable[Sequence[HistoryEvent]], deaths: Sequence[float]) -> str:
+    """The same in words, after how many deaths it was."""
+    took = [f"{s:.1f} s" if s is not None else "nothing left to do" for s in recovered(histories, deaths)]
     return f"{len(deaths)} kill{'' if len(deaths) == 1 else 's'}, recovery {', '.join(took) or '-'}"

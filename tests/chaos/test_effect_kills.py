@@ -23,7 +23,7 @@ from tests.chaos.play import Outcome, Play, call, client_on
 from tests.chaos.record import recoveries, traces
 from tests.conftest import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 FILES = {"kept.txt": "kept\n", "log.txt": "one\n"}
 UNKNOWN = "it is not known whether it was done"
@@ -74,7 +74,7 @@ async def effects(
             session_id = await play.start(salience)
             counted = play.workspace(session_id) / counter  # an absolute path stays what it is
             if lasting_s:
-                await until(partial(_said, play.workspace(session_id) / "log.txt", "two"), timeout_s=60)
+                await until(partial(_said, play.workspace(session_id) / "log.txt", "two"), timeout_s=300)
                 keeper.kill()
             outcome = await play.end(salience, session_id)
             return Effect(

@@ -38,3 +38,17 @@ def test_any_name_stays_inside_the_folder_and_can_be_read_back(parts: list[str])
     assert not {"", ".", ".."} & set(path.split("/"))
     assert path.startswith("archive/")
     assert unquoted(path) == name
+
+
+async def test_a_folder_that_vanished_is_an_outage_and_not_made_anew(tmp_path: Path) -> None:
+    root, away = tmp_path / "disk", tmp_path / "unmounted"
+    blobs = FileBlobs(root)
+    ref = await blobs.put(b"kept")
+    root.rename(away)
+    for attempt in (blobs.put(b"more"), blobs.get(ref), blobs.name("a/name", ref), blobs.named("a")):
+        with pytest.raises(BackendUnavailable, match="gone"):
+            await attempt
+    assert not root.exists()
+    away.rename(root)
+    assert await blobs.get(ref) == b"kept"
+    await blobs.put(b"more")
