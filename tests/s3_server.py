@@ -84,6 +84,7 @@ class S3Server:
                 env={
                     "PATH": os.environ["PATH"],
                     "HOME": str(self._folder),
+                    "TMPDIR": str(self._folder),
                     "GOMEMLIMIT": "200MiB",
                 },
                 start_new_session=True,
@@ -121,7 +122,11 @@ class S3Server:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
