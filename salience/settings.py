@@ -21,6 +21,7 @@ from salience.errors import UsageError
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 _URI = re.compile(r"(?P<scheme>postgres(?:ql)?://)(?:(?P<role>[^:@/?#]*)(?::[^/?#]*)?@)?(?P<where>[^?#]*)")
+_UNESCAPED = re.compile(r"%(?![0-9A-Fa-f]{2})|%00|\s")
 
 
 def default_home() -> Path:
@@ -172,7 +173,11 @@ def without_password(dsn: str) -> str:
 
 
 def _uri(value: str) -> str:
-    if value and not _URI.match(value):
+    # What libpq would take apart differently, it would name in its errors: a piece of a password, perhaps.
+    found = _URI.match(value)
+    authority = value[: found.end("where")].split("://", 1)[1].split("/", 1)[0] if found else ""
+    sound = found and value.count("@") == authority.count("@") <= 1 and not _UNESCAPED.search(value)
+    if value and not sound:
         raise ValueError("must be a URI such as postgresql://role:password@host:5432/database, special signs as %XX")
     return value
 

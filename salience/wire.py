@@ -100,7 +100,9 @@ async def connect(settings: Settings) -> Client:
         )
     except (RuntimeError, ValueError, RPCError) as error:
         meaning, mend = _fault(" ".join(str(error).split()), settings)
-        raise BackendUnavailable(f"Temporal at {settings.temporal_address} did not answer: {meaning}", mend=mend) from error
+        raise BackendUnavailable(
+            f"Temporal at {settings.temporal_address} did not answer: {meaning}", mend=mend
+        ) from error
 
 
 def _tls(settings: Settings) -> TLSConfig | Literal[False]:
@@ -151,7 +153,10 @@ def _fault(said: str, settings: Settings) -> tuple[str, str]:
     if not settings.temporal_secured:
         return "it closed the connection", "if it speaks TLS, set temporal_tls or temporal_tls_ca"
     if not settings.temporal_tls_cert:
-        return "it closed the connection", "if it wants a client certificate, set temporal_tls_cert and temporal_tls_key"
+        return (
+            "it closed the connection",
+            "if it wants a client certificate, set temporal_tls_cert and temporal_tls_key",
+        )
     return "it closed the connection", "temporal_tls_cert must be signed by an authority that it trusts"
 
 
