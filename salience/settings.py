@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     )
     tenant: str = Field(default="default", description="First part of every key in the store.")
     model: str = Field(default="", description="Default model as provider/model; `script:FILE` for the scripted one.")
-    log_level: LogLevel = Field(default="INFO", description="Level of the worker's and supervisor's log files.")
+    log_level: LogLevel = Field(default="INFO", description="Level of the worker's log.")
 
     @field_validator("home")
     @classmethod

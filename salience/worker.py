@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
     Schedule,
@@ -25,6 +26,7 @@ from temporalio.client import (
     SchedulePolicy,
     ScheduleSpec,
 )
+from temporalio.service import RPCError
 
 from activities.archive import ArchiveActivities
 from activities.compaction import CompactionActivities, Compactions
@@ -33,7 +35,7 @@ from activities.model import ModelActivities
 from activities.projection import Projector
 from activities.session import SessionActivities
 from activities.tools.activity import ToolActivities
-from salience.errors import SalienceError
+from salience.errors import BackendUnavailable, SalienceError, UsageError
 from salience.local import resolve
 from salience.local.home import Home
 from salience.model import calls
@@ -130,7 +132,7 @@ async def serve(settings: Settings, role: str = ALL) -> None:
         role: one of `ROLES`. Role `workflow` speaks to Temporal only.
 
     Raises:
-        BackendUnavailable: Temporal does not answer.
+        BackendUnavailable: Temporal does not answer, or does not take a worker: the namespace, perhaps.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -144,15 +146,18 @@ async def serve(settings: Settings, role: str = ALL) -> None:
         await stores.postgres.open()
     workers = build_workers(client, settings.task_queue, role, activities_of(client, settings, stores), stores.ledger)
     try:
+        if role in (ALL, "workflow"):
+            await ensure_sweep(client, settings)
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(worker.run())
-            if role in (ALL, "workflow"):
-                await ensure_sweep(client, settings)
             ready.parent.mkdir(parents=True, exist_ok=True)
             ready.write_text(str(os.getpid()))
             await stopping.wait()
             await asyncio.gather(*(worker.shutdown() for worker in workers))
+    except* (RPCError, RuntimeError) as several:
+        said = " ".join(str(several.exceptions[0]).split())[:200]
+        raise BackendUnavailable(f"Temporal does not take this worker: {said}", mend="salience doctor") from several
     finally:
         ready.unlink(missing_ok=True)
         await stores.postgres.close()
@@ -194,6 +199,10 @@ def program() -> int:
     except SalienceError as error:
         print(f"salience: {error.line()}", file=sys.stderr)
         return error.exit_code
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        print(f"salience: invalid settings: {said}", file=sys.stderr)
+        return UsageError.exit_code
     return 0
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from salience.client import Salience
 from salience.errors import BackendUnavailable, SalienceError, UsageError
 from salience.local.doctor import examine
+from salience.local.work import CHECKOUT
 from salience.settings import Settings
 from salience.wire import connect
 from tests.conftest import Scripted, ended
@@ -103,6 +107,23 @@ async def test_tls_with_a_server_that_has_none_is_said(settings: Settings) -> No
 async def test_a_key_is_never_sent_in_the_clear(settings: Settings) -> None:
     with pytest.raises(BackendUnavailable, match="does not speak TLS"):
         await connect(with_temporal(settings, temporal_address=settings.temporal_address, temporal_api_key=KEY))
+
+
+@pytest.mark.parametrize("role", ["workflow", "tools"])
+def test_a_worker_in_a_namespace_that_does_not_exist_ends_with_one_clear_line(settings: Settings, role: str) -> None:
+    variables = {
+        "SALIENCE_HOME": str(settings.home),
+        "SALIENCE_TEMPORAL_ADDRESS": settings.temporal_address,
+        "SALIENCE_TEMPORAL_NAMESPACE": "nobody",
+    }
+    argv = [sys.executable, "-m", "salience.worker", "--role", role]
+    done = subprocess.run(
+        argv, env={**os.environ, **variables}, cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 5, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("salience: Temporal does not take this worker")
+    assert "nobody" in last
 
 
 async def test_a_namespace_that_does_not_exist_is_found_by_the_doctor(settings: Settings) -> None:

@@ -128,6 +128,16 @@ def test_a_folder_of_that_name_is_no_file_of_settings(home: Path) -> None:
     assert Settings().home == home
 
 
+def test_a_worker_says_in_one_line_what_is_wrong(home: Path) -> None:
+    variables = {**os.environ, "SALIENCE_POSTGRES_DSN": f"host=h password={SECRET}"}
+    argv = [sys.executable, "-m", "salience.worker"]
+    done = subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "postgres_dsn" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert SECRET not in done.stderr
+
+
 def test_an_unknown_role_is_a_usage_error() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "salience.worker", "--role", "cook"], capture_output=True, text=True, timeout=60
