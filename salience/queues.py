@@ -2,7 +2,8 @@
 
 A process for everything keeps activities on the sessions' queue, where Temporal hands them over together with the workflow
 task that scheduled them; on any other queue each costs a round trip more, which is much of what a turn takes. A process of
-role `workflow` sends each to the queue of its role. Which queue it was is no part of replay, so a session goes on when a deployment is split or put together.
+role `workflow` sends each to the queue of its role. Which queue it was is no part of replay, so a session goes on when a
+deployment is split or put together.
 """
 
 from __future__ import annotations

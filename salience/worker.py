@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -159,7 +160,9 @@ async def serve(settings: Settings, role: str = ALL) -> None:
         said = " ".join(str(several.exceptions[0]).split())[:200]
         raise BackendUnavailable(f"Temporal does not take this worker: {said}", mend="salience doctor") from several
     finally:
-        ready.unlink(missing_ok=True)
+        with suppress(OSError):
+            if ready.read_text() == str(os.getpid()):  # not that of another worker of this role, which started since
+                ready.unlink()
         await stores.postgres.close()
 
 
