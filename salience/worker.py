@@ -210,4 +210,9 @@ def program() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(program())
+    code = program()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of Temporal's core may call into an interpreter that is ending, which aborts the process after its work.
+    os._exit(code)
