@@ -8,7 +8,8 @@ default means "as before". Golden histories hold this.
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 from temporalio.api.common.v1 import Payload
@@ -21,8 +22,9 @@ from temporalio.converter import (
     JSONPlainPayloadConverter,
 )
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.service import RPCError, TLSConfig
 
-from salience.errors import BackendUnavailable
+from salience.errors import BackendUnavailable, UsageError
 from salience.settings import Settings
 
 
@@ -82,20 +84,80 @@ async def connect(settings: Settings) -> Client:
     """A Temporal client of the resolved settings.
 
     Raises:
-        BackendUnavailable: the server does not answer.
+        UsageError: a certificate or key file cannot be read.
+        BackendUnavailable: the server does not answer, or does not accept us.
     """
+    tls = _tls(settings)
+    key = settings.temporal_api_key.get_secret_value()
     try:
         return await Client.connect(
             settings.temporal_address,
             namespace=settings.temporal_namespace,
             data_converter=DATA_CONVERTER,
             runtime=_runtime(),
+            tls=tls,
+            api_key=key or None,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, RPCError) as error:
+        meaning, mend = _fault(" ".join(str(error).split()), settings)
         raise BackendUnavailable(
-            f"Temporal at {settings.temporal_address} did not answer: {' '.join(str(error).split())[:200]}",
-            mend="salience doctor",
+            f"Temporal at {settings.temporal_address} did not answer: {meaning}", mend=mend
         ) from error
+
+
+def _tls(settings: Settings) -> TLSConfig | Literal[False]:
+    if not settings.temporal_secured:
+        return False
+    return TLSConfig(
+        server_root_ca_cert=_pem(settings.temporal_tls_ca, "temporal_tls_ca"),
+        client_cert=_pem(settings.temporal_tls_cert, "temporal_tls_cert"),
+        client_private_key=_pem(settings.temporal_tls_key, "temporal_tls_key"),
+        domain=settings.temporal_tls_server_name or None,
+    )
+
+
+def _pem(path: str, setting: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{setting}: {path} cannot be read: {error.strerror or error}", mend="name a PEM file this user may read"
+        ) from None
+
+
+_FAULTS = (
+    ("UnknownIssuer", "nobody who is trusted signed its certificate", "temporal_tls_ca must be who signed it"),
+    ("NotValidForName", "its certificate is for another name", "set temporal_tls_server_name to a name in it"),
+    ("Expired", "its certificate has expired", "have it renewed"),
+    ("InvalidContentType", "it does not speak TLS", "unset the temporal_tls_* settings, or name its TLS port"),
+    ("ParseError", "the client's certificate or key cannot be used", "name PEM files that belong together"),
+    ("CertificateRequired", "it wants a client certificate", "set temporal_tls_cert and temporal_tls_key"),
+    ("Unauthenticated", "it does not know who we are", "set temporal_api_key, or a client certificate"),
+    ("PermissionDenied", "it does not let us in", "check temporal_api_key and temporal_namespace"),
+    ("ConnectionRefused", "nothing listens there", "check temporal_address, or start the server"),
+    ("dns error", "the name is not known", "check temporal_address"),
+)
+"""What a part of the core's message means, in words, and what mends it."""
+
+
+def _fault(said: str, settings: Settings) -> tuple[str, str]:
+    """What a message of the core means, and what mends it."""
+    for sign, meaning, mend in _FAULTS:
+        if sign in said:
+            return meaning, mend
+    if "transport error" not in said:
+        return said[:200], "salience doctor"
+    # A server that wants TLS, or another certificate, says nothing and closes: only what we sent tells them apart.
+    if not settings.temporal_secured:
+        return "it closed the connection", "if it speaks TLS, set temporal_tls or temporal_tls_ca"
+    if not settings.temporal_tls_cert:
+        return (
+            "it closed the connection",
+            "if it wants a client certificate, set temporal_tls_cert and temporal_tls_key",
+        )
+    return "it closed the connection", "temporal_tls_cert must be signed by an authority that it trusts"
 
 
 _RUNTIME: list[Runtime] = []

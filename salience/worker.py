@@ -1,4 +1,4 @@
-"""A worker serves one role's task queue; it can be killed at any moment, and another goes on (spec LOOP-3).
+"""A worker serves the task queues of its role; it can be killed at any moment, and another goes on (spec LOOP-3).
 
 python -m salience.worker --role all
 """
@@ -10,11 +10,13 @@ import asyncio
 import logging
 import os
 import signal
-import socket
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
     Schedule,
@@ -25,17 +27,20 @@ from temporalio.client import (
     SchedulePolicy,
     ScheduleSpec,
 )
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.service import RPCError
 
 from activities.archive import ArchiveActivities
-from activities.attempts import Attempts
 from activities.compaction import CompactionActivities, Compactions
 from activities.context import ContextActivities, Contexts
 from activities.model import ModelActivities
 from activities.projection import Projector
 from activities.session import SessionActivities
 from activities.tools.activity import ToolActivities
+from salience.errors import BackendUnavailable, SalienceError, UsageError
 from salience.local import resolve
+from salience.local.home import Home
+from salience.model import calls
+from salience.queues import ALL, ROLES, Activities, build_workers
 from salience.settings import Settings
 from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles
@@ -43,13 +48,12 @@ from salience.store.configured import blobs_of
 from salience.store.history import Histories
 from salience.store.journal import Journal
 from salience.store.ledger import Ledger
+from salience.store.migrations import migrate, require
 from salience.store.postgres import Postgres
 from salience.store.sources import Sources
 from salience.wire import connect
-from workflows import WORKFLOWS
 from workflows.archive import SWEEP_WORKFLOW_TYPE
 
-ROLES = ("all",)
 SWEEP_EVERY = timedelta(minutes=5)
 
 
@@ -76,12 +80,8 @@ class Stores:
         )
 
 
-def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
-    """A worker for all queues of a deployment.
-
-    The sticky timeout decides how soon another worker takes over the workflows of one that died, the heartbeat throttle
-    how soon a lost activity and an interrupt are seen.
-    """
+def activities_of(client: Client, settings: Settings, stores: Stores) -> Activities:
+    """Every activity by its name, over the stores and the caches of this process."""
     histories = Histories(client)
     projector = Projector(stores.postgres, stores.journal, histories, stores.blobs)
     contexts = Contexts(stores.journal, stores.bundles, stores.blobs)
@@ -93,40 +93,19 @@ def build_worker(client: Client, settings: Settings, stores: Stores) -> Worker:
     tools = ToolActivities(
         stores.blobs, stores.ledger, contexts.config, Sources(stores.postgres, stores.journal, settings.tenant)
     )
-    return Worker(
-        client,
-        task_queue=settings.task_queue,
-        workflows=WORKFLOWS,
-        activities=[
-            archives.await_close,
-            archives.archive_run,
-            archives.list_unarchived,
-            sessions.open_run,
-            sessions.project,
-            building.build_context,
-            compacting.compact,
-            compacting.rollback,
-            models.call_model,
-            tools.run_tool,
-            tools.inspect_effect,
-        ],
-        interceptors=[Attempts(stores.ledger, worker_name())],
-        # The sandbox guards against code that would not replay, and costs a fifth of a turn's processor time. What it would
-        # catch here is caught before a release: every golden history is replayed inside it, and the layer table keeps
-        # clocks, randomness and I/O out of `workflows`.
-        workflow_runner=UnsandboxedWorkflowRunner(),
-        max_concurrent_activities=100,
-        max_cached_workflows=500,
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
-        max_heartbeat_throttle_interval=timedelta(seconds=1),
-        default_heartbeat_throttle_interval=timedelta(seconds=1),
-        graceful_shutdown_timeout=timedelta(seconds=10),
-    )
-
-
-def worker_name() -> str:
-    """Who this process is, in ledgers."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return {
+        calls.AWAIT_CLOSE: archives.await_close,
+        calls.ARCHIVE_RUN: archives.archive_run,
+        calls.LIST_UNARCHIVED: archives.list_unarchived,
+        calls.OPEN_RUN: sessions.open_run,
+        calls.PROJECT: sessions.project,
+        calls.BUILD_CONTEXT: building.build_context,
+        calls.COMPACT: compacting.compact,
+        calls.ROLLBACK: compacting.rollback,
+        calls.CALL_MODEL: models.call_model,
+        calls.RUN_TOOL: tools.run_tool,
+        calls.INSPECT_EFFECT: tools.inspect_effect,
+    }
 
 
 async def ensure_sweep(client: Client, settings: Settings) -> None:
@@ -146,36 +125,94 @@ async def ensure_sweep(client: Client, settings: Settings) -> None:
         return
 
 
-async def serve(settings: Settings) -> None:
-    """Work until SIGTERM or SIGINT; running tools get ten seconds to end."""
+async def serve(settings: Settings, role: str = ALL) -> None:
+    """Work until SIGTERM or SIGINT; running tools get ten seconds to end.
+
+    Args:
+        settings: resolved settings.
+        role: one of `ROLES`. Role `workflow` speaks to Temporal only.
+
+    Raises:
+        BackendUnavailable: Temporal does not answer, or does not take a worker: the namespace, perhaps.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    ready = Home(settings.home).ready_file(role)
+    ready.unlink(missing_ok=True)
     client = await connect(settings)
     stores = Stores.of(settings)
-    await stores.postgres.open()
-    ready = settings.home / "run" / "worker.ready"
+    if role != "workflow":
+        await stores.postgres.open()
+    workers = build_workers(client, settings.task_queue, role, activities_of(client, settings, stores), stores.ledger)
     try:
-        async with build_worker(client, settings, stores):
+        if role in (ALL, "workflow"):
             await ensure_sweep(client, settings)
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.run())
             ready.parent.mkdir(parents=True, exist_ok=True)
             ready.write_text(str(os.getpid()))
             await stopping.wait()
+            await asyncio.gather(*(worker.shutdown() for worker in workers))
+    except* (RPCError, RuntimeError) as several:
+        said = " ".join(str(several.exceptions[0]).split())[:200]
+        raise BackendUnavailable(f"Temporal does not take this worker: {said}", mend="salience doctor") from several
     finally:
-        ready.unlink(missing_ok=True)
+        with suppress(OSError):
+            if ready.read_text() == str(os.getpid()):  # not that of another worker of this role, which started since
+                ready.unlink()
         await stores.postgres.close()
+
+
+def bring_schema(settings: Settings) -> None:
+    """Have a database of one's own at this release's schema; the embedded one is brought there by its supervisor.
+
+    Args:
+        settings: as they were read: a URI in them is of a database of one's own.
+
+    Raises:
+        BackendUnavailable: Postgres did not answer, or its schema is older and nobody here may change it.
+        VerificationFailed: the schema is of another or a later release.
+    """
+    owner = settings.postgres_owner_dsn.get_secret_value()
+    if owner:
+        migrate(owner)
+    elif settings.postgres_dsn:
+        require(settings.postgres_dsn)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The process the supervisor starts."""
     parser = argparse.ArgumentParser(prog="salience.worker", description=__doc__)
-    parser.add_argument("--role", choices=ROLES, default="all")
-    parser.parse_args(arguments)
+    parser.add_argument("--role", choices=ROLES, default=ALL)
+    role: str = parser.parse_args(arguments).role
     settings = Settings()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(serve(resolve(settings)))
+    if role in (ALL, "context"):
+        bring_schema(settings)
+    asyncio.run(serve(resolve(settings, postgres=role != "workflow"), role))
+
+
+def program() -> int:
+    """`main` with its errors as one line, for a log that somebody reads; returns the exit code."""
+    try:
+        main()
+    except SalienceError as error:
+        print(f"salience: {error.line()}", file=sys.stderr)
+        return error.exit_code
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        print(f"salience: invalid settings: {said}", file=sys.stderr)
+        return UsageError.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    code = program()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of Temporal's core may call into an interpreter that is ending, which aborts the process after its work.
+    os._exit(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -14,8 +14,8 @@ from salience.local.detached import down as end
 from salience.local.detached import up as start
 from salience.local.foreground import hold
 from salience.local.home import Home
-from salience.local.info import StackInfo, running
-from salience.settings import Settings
+from salience.local.info import RemotePart, StackInfo, running
+from salience.settings import Settings, without_password
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -25,8 +25,17 @@ def up(
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Start the servers only.")] = False,
     json_out: Json = False,
 ) -> None:
-    """Start the embedded stack under $SALIENCE_HOME: Temporal, Postgres and a worker."""
-    home = Settings().home
+    """Start the embedded stack under $SALIENCE_HOME: Temporal, Postgres and a worker.
+
+    A server that the settings name elsewhere is not started; what is then left may be the worker alone.
+    """
+    settings = Settings()
+    home, remote = settings.home, remote_parts(settings)
+    if no_worker and len(remote) == len(get_args(RemotePart)):
+        raise UsageError(
+            "Temporal and Postgres are both named elsewhere, so without a worker there is nothing to start",
+            mend="leave out --no-worker, or unset SALIENCE_TEMPORAL_ADDRESS or SALIENCE_POSTGRES_DSN",
+        )
     progress = Console(stderr=True, highlight=False)
     began = time.monotonic()
 
@@ -34,19 +43,21 @@ def up(
         progress.print(f"  [green]✓[/] {step} [dim]{seconds:.1f} s[/]")
 
     if (found := running(home)) and found.state == "ready":
-        _show(found, json_out, "already running")
+        _show(settings, found, json_out, "already running")
+        if found.remote != remote and not json_out:
+            typer.echo("  it was started with other settings: `salience down && salience up` takes these", err=True)
         return
     if foreground:
         from salience.local.supervisor import Supervisor
 
         def ready() -> None:
             if info := running(home):
-                _show(info, json_out, f"up after {time.monotonic() - began:.1f} s; Ctrl-C ends it")
+                _show(settings, info, json_out, f"up after {time.monotonic() - began:.1f} s; Ctrl-C ends it")
 
-        hold(Supervisor(Home(home), worker=not no_worker, mode="foreground", tell=tell), ready)
+        hold(Supervisor(Home(home), worker=not no_worker, mode="foreground", tell=tell, remote=remote), ready)
         return
-    info = start(home, worker=not no_worker, tell=tell)
-    _show(info, json_out, f"up after {time.monotonic() - began:.1f} s")
+    info = start(home, worker=not no_worker, tell=tell, remote=remote)
+    _show(settings, info, json_out, f"up after {time.monotonic() - began:.1f} s")
 
 
 def down(
@@ -90,12 +101,21 @@ def doctor(json_out: Json = False) -> None:
     raise typer.Exit(code)
 
 
-def _show(info: StackInfo, json_out: bool, summary: str) -> None:
+def remote_parts(settings: Settings) -> tuple[RemotePart, ...]:
+    """The servers that settings name elsewhere."""
+    named: dict[RemotePart, str] = {"temporal": settings.temporal_address, "postgres": settings.postgres_dsn}
+    return tuple(part for part, where in named.items() if where)
+
+
+def _show(settings: Settings, info: StackInfo, json_out: bool, summary: str) -> None:
     if json_out:
         typer.echo(info.without_passwords().model_dump_json())
         return
     typer.echo(f"{info.home}: {summary}")
-    if info.temporal:
-        typer.echo(f"  Temporal  {info.temporal.address}")
-    typer.echo(f"  Postgres  {info.socket_dir}")
+    temporal = f"embedded  {info.temporal.address}" if info.temporal else f"remote    {settings.temporal_address}"
+    postgres = (
+        f"embedded  {info.socket_dir}" if info.postgres else f"remote    {without_password(settings.postgres_dsn)}"
+    )
+    typer.echo(f"  Temporal  {temporal}")
+    typer.echo(f"  Postgres  {postgres}")
     typer.echo(f"  worker    {f'pid {info.worker.pid}' if info.worker else 'none'}")

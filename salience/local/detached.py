@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from salience.errors import BackendUnavailable, SalienceError
 from salience.local.home import Home
-from salience.local.info import StackInfo, running
+from salience.local.info import RemotePart, StackInfo, running
 from salience.local.lock import HomeLock, holder
 from salience.local.placement import locate
 from salience.local.postgres import Postgres
@@ -36,6 +36,7 @@ def up(
     worker: bool = True,
     tell: Tell = lambda step, seconds: None,
     timeout_s: float = START_TIMEOUT_S,
+    remote: Sequence[RemotePart] = (),
 ) -> StackInfo:
     """Start a detached stack unless one runs already; waits for one that is starting.
 
@@ -44,6 +45,7 @@ def up(
         worker: whether a worker belongs to it; a stack that runs already stays as it is.
         tell: told of each step with its time in seconds.
         timeout_s: how long to wait in all.
+        remote: the parts that the settings name elsewhere, which are not started here.
 
     Returns:
         The running stack.
@@ -58,7 +60,7 @@ def up(
         if info and info.state == "ready":
             return info
         if info is None and holder(place.lock_file) is None:
-            _launch(place, worker, tell)
+            _launch(place, worker, tell, remote)
             continue
         time.sleep(POLL_S)
     raise BackendUnavailable(f"the stack did not start within {timeout_s:.0f} s", mend=f"see {place.logs}")
@@ -113,7 +115,7 @@ def _sweep(home: Home) -> None:
         lock.release()
 
 
-def _launch(home: Home, worker: bool, tell: Tell) -> None:
+def _launch(home: Home, worker: bool, tell: Tell, remote: Sequence[RemotePart]) -> None:
     """Start a supervisor and follow it until its stack is ready or another one has the home."""
     home.make()
     errors = home.logs / "supervisor.err"
@@ -122,7 +124,7 @@ def _launch(home: Home, worker: bool, tell: Tell) -> None:
     argv = [sys.executable, "-m", "salience.local", "supervise", "--home", str(home.root), "--tell", str(writing)]
     with errors.open("ab") as output:
         process = subprocess.Popen(
-            [*argv, *([] if worker else ["--no-worker"])],
+            [*argv, *([] if worker else ["--no-worker"]), *(f"--no-{part}" for part in remote)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

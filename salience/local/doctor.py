@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from salience.local.info import StackInfo, running
 from salience.local.placement import SOCKET_NAME, locate
 from salience.local.resolve import resolve
 from salience.local.temporal import binary
-from salience.settings import Settings
+from salience.settings import Settings, without_password
 
 TIMEOUT_S = 5.0
 
@@ -91,57 +91,112 @@ def _backends(settings: Settings) -> Iterator[Check]:
     try:
         full = resolve(settings)
     except SalienceError as error:
-        for name in ("temporal", "postgres"):
-            yield _check(name, False, error.message, error.mend or "salience up", "running")
-        return
-    temporal, postgres = asyncio.run(_ask(full))
-    yield temporal
-    yield postgres
+        full = settings
+        for name, where in (("temporal", settings.temporal_address), ("postgres", settings.postgres_dsn)):
+            if not where:
+                yield _check(name, False, error.message, error.mend or "salience up", "running")
+    yield from asyncio.run(_ask(settings, full))
     if info and info.worker:
         ready = Home(settings.home).worker_ready.exists()
         detail = f"pid {info.worker.pid}, restarts {info.worker.restarts}"
         yield _check("worker", ready, detail if ready else "not ready", f"see {info.home}/logs/worker.log", "running")
 
 
-async def _ask(settings: Settings) -> tuple[Check, Check]:
-    return await asyncio.gather(_temporal(settings), _postgres(settings))
+async def _ask(settings: Settings, full: Settings) -> list[Check]:
+    """Ask each backend whose address is known; `settings` say which of them are one's own."""
+    asked: list[Awaitable[Check]] = []
+    if full.temporal_address:
+        asked.append(_temporal(full, own=bool(settings.temporal_address)))
+    if full.postgres_dsn:
+        asked.append(_postgres(full.postgres_dsn, own=bool(settings.postgres_dsn)))
+    if owner := settings.postgres_owner_dsn.get_secret_value():
+        asked.append(_owner(owner))
+    return await asyncio.gather(*asked)
 
 
-async def _temporal(settings: Settings) -> Check:
+async def _temporal(settings: Settings, *, own: bool) -> Check:
     from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-    from temporalio.client import Client
+    from temporalio.service import RPCError, RPCStatusCode
 
-    where = f"{settings.temporal_address}, namespace {settings.temporal_namespace}"
+    from salience.wire import connect
+
+    secured = ", TLS" if settings.temporal_secured else ""
+    where = f"{settings.temporal_address}, namespace {settings.temporal_namespace}{secured}"
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            client = await Client.connect(settings.temporal_address, namespace=settings.temporal_namespace)
+            client = await connect(settings)
             request = DescribeNamespaceRequest(namespace=settings.temporal_namespace)
             await client.workflow_service.describe_namespace(request)
+    except SalienceError as error:
+        return _check("temporal", False, error.message, error.mend if own else _RESTART, "running")
+    except RPCError as error:
+        unknown = error.status == RPCStatusCode.NOT_FOUND
+        mend = (
+            "make the namespace, or set SALIENCE_TEMPORAL_NAMESPACE" if unknown else "check SALIENCE_TEMPORAL_API_KEY"
+        )
+        return _check("temporal", False, f"{where}: {_said(error)}", mend if own or unknown else _RESTART, "running")
     except Exception as error:  # whatever the client raises is the finding
-        mend = "check SALIENCE_TEMPORAL_ADDRESS" if os.environ.get("SALIENCE_TEMPORAL_ADDRESS") else _RESTART
+        mend = "check SALIENCE_TEMPORAL_ADDRESS" if own else _RESTART
         return _check("temporal", False, f"{where}: {_said(error)}", mend, "running")
     return _check("temporal", True, where, "", "running")
 
 
-async def _postgres(settings: Settings) -> Check:
+async def _postgres(dsn: str, *, own: bool) -> Check:
     import psycopg
 
-    try:
-        async with asyncio.timeout(TIMEOUT_S), await psycopg.AsyncConnection.connect(settings.postgres_dsn) as asked:
-            cursor = await asked.execute("SELECT rolname, rolsuper FROM pg_roles WHERE rolname = current_user")
-            role, superuser = await cursor.fetchone() or ("", False)
-            if superuser:
-                return _check("postgres", False, f"{role} is a superuser", "connect as another role", "running")
-            cursor = await asked.execute("SELECT max(version) FROM schema_migrations")
-            found = (await cursor.fetchone() or (None,))[0]
-    except Exception as error:
-        mend = "check SALIENCE_POSTGRES_DSN" if os.environ.get("SALIENCE_POSTGRES_DSN") else _RESTART
-        return _check("postgres", False, _said(error), mend, "running")
     from salience.store.migrations import available
 
+    where = f"{without_password(dsn)}, " if own else ""
     known = available()[-1][0]
-    detail = f"role {role}, schema {found}"
-    return _check("postgres", found == known, detail, f"this release has schema {known}: {_RESTART}", "running")
+    try:
+        async with asyncio.timeout(TIMEOUT_S), await psycopg.AsyncConnection.connect(dsn) as asked:
+            cursor = await asked.execute(
+                "SELECT current_user, rolsuper, to_regclass('schema_migrations') IS NOT NULL,"
+                " coalesce(has_table_privilege(to_regclass('events'), 'UPDATE'), false)"
+                " FROM pg_roles WHERE rolname = current_user"
+            )
+            role, superuser, made, may_change = await cursor.fetchone() or ("", False, False, False)
+            if superuser or may_change:
+                what = "is a superuser" if superuser else "may change the journal"
+                mend = "connect as a role that has what salience_runtime has, and no more"
+                return _check("postgres", False, f"{where}{role} {what}", mend, "running")
+            found = 0
+            if made:
+                cursor = await asked.execute("SELECT max(version) FROM schema_migrations")
+                found = (await cursor.fetchone() or (0,))[0] or 0
+    except Exception as error:
+        mend = "check SALIENCE_POSTGRES_DSN" if own else _RESTART
+        return _check("postgres", False, f"{where}{_said(error)}", mend, "running")
+    if found > known:
+        mend = "run a newer release"
+    elif own:
+        mend = "start one worker with SALIENCE_POSTGRES_OWNER_DSN"
+    else:
+        mend = _RESTART
+    detail = f"{where}role {role}, schema {found}"
+    return _check("postgres", found == known, detail, f"this release has schema {known}: {mend}", "running")
+
+
+async def _owner(dsn: str) -> Check:
+    import psycopg
+
+    where = without_password(dsn)
+    try:
+        async with asyncio.timeout(TIMEOUT_S), await psycopg.AsyncConnection.connect(dsn) as asked:
+            cursor = await asked.execute(
+                "SELECT has_schema_privilege(current_schema(), 'CREATE'),"
+                " EXISTS (SELECT FROM pg_roles WHERE rolname = 'salience_runtime')"
+            )
+            may, runtime = await cursor.fetchone() or (False, False)
+    except Exception as error:
+        return _check(
+            "postgres owner", False, f"{where}, {_said(error)}", "check SALIENCE_POSTGRES_OWNER_DSN", "running"
+        )
+    mend = "name the role that owns the schema" if not may else "create the role salience_runtime"
+    detail = (
+        where if may and runtime else f"{where} {'may not create tables' if not may else 'has no salience_runtime'}"
+    )
+    return _check("postgres owner", may and runtime, detail, mend, "running")
 
 
 def _blobs(settings: Settings) -> Iterator[Check]:

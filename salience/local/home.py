@@ -65,10 +65,14 @@ class Home:
         self.postgres = self.root / "postgres"
         self.stack_file = self.run / "stack.json"
         self.lock_file = self.run / "lock"
-        self.worker_ready = self.run / "worker.ready"
+        self.worker_ready = self.ready_file("all")
         self.passwords_file = self.root / "secrets.json"
         self.elsewhere_file = self.root / "elsewhere.json"
         self.mark = self.root / ".salience-home"
+
+    def ready_file(self, role: str) -> Path:
+        """What a worker of a role writes its pid into when it is past its start, and removes when it ends."""
+        return self.run / ("worker.ready" if role == "all" else f"worker.{role}.ready")
 
     def make(self) -> None:
         """Create the folders.

@@ -11,6 +11,8 @@ from salience.errors import StackNotRunning
 from salience.local.home import Home, write_private
 from salience.local.process import ProcessId
 
+RemotePart = Literal["temporal", "postgres"]
+
 
 class TemporalInfo(BaseModel):
     """The Temporal server: host:port of its frontend, its process, and how often it was restarted."""
@@ -55,6 +57,7 @@ class StackInfo(BaseModel):
         mode: `detached` (`up`), `foreground` (`up --foreground`) or `inside` (within a test's process).
         worker: None when it runs without one.
         started_at: seconds since the epoch.
+        remote: which of `temporal` and `postgres` are not its own, because the settings name others.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,6 +73,7 @@ class StackInfo(BaseModel):
     started_at: float
     pg_data_dir: str
     socket_dir: str
+    remote: tuple[RemotePart, ...] = ()
 
     def processes(self) -> list[ProcessId]:
         """The processes of the parts."""
@@ -125,7 +129,8 @@ def ready(home: Path) -> StackInfo:
     found = running(home)
     if found is None:
         raise StackNotRunning(f"no stack runs under {home}", mend="salience up")
-    if found.postgres is None or found.temporal is None:
+    parts: dict[RemotePart, object] = {"temporal": found.temporal, "postgres": found.postgres}
+    if any(part is None and name not in found.remote for name, part in parts.items()):
         raise StackNotRunning(f"the stack under {home} is still starting", mend="wait, or see `salience doctor`")
     return found
 
@@ -150,5 +155,6 @@ def superuser_dsn(home: Path) -> str:
 
 def _postgres(home: Path) -> PostgresInfo:
     found = ready(home).postgres
-    assert found is not None
+    if found is None:
+        raise StackNotRunning(f"the stack under {home} has no Postgres of its own", mend="use SALIENCE_POSTGRES_DSN")
     return found

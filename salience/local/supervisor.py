@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from salience.errors import SalienceError
 from salience.local.home import Home
-from salience.local.info import PostgresInfo, StackInfo, TemporalInfo, WorkerInfo, publish, recorded
+from salience.local.info import PostgresInfo, RemotePart, StackInfo, TemporalInfo, WorkerInfo, publish, recorded
 from salience.local.lock import HomeLock
 from salience.local.parts import Part
 from salience.local.placement import Placement, locate, settle
@@ -62,6 +62,7 @@ class Supervisor:
         tell: told of each step that is done.
         temporal_args: more arguments for the Temporal server.
         worker_command: another program than the worker, in tests.
+        remote: the parts that the settings name elsewhere, which are not started here.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Supervisor:
         tell: Tell = lambda step, seconds: None,
         temporal_args: Sequence[str] = (),
         worker_command: tuple[str, ...] = (),
+        remote: Sequence[RemotePart] = (),
     ) -> None:
         self.home = home
         self._mode: Mode = mode
         self._prepare = tuple(prepare)
         self._tell = tell
-        self._temporal = Temporal(home, temporal_args)
+        self._remote = tuple(remote)
+        self._temporal = None if "temporal" in remote else Temporal(home, temporal_args)
         self._work = Work(home, worker_command) if worker else None
         self._postgres: Postgres | None = None
         self._restarts: dict[str, int] = {}
@@ -103,9 +106,11 @@ class Supervisor:
         try:
             rotate(self.home.logs / "supervisor.log")
             await end_leftovers(self.home)
-            place = locate(self.home)
-            settle(self.home, place)
-            self._postgres = Postgres(self.home, place)
+            place = None
+            if "postgres" not in self._remote:
+                place = locate(self.home)
+                settle(self.home, place)
+                self._postgres = Postgres(self.home, place)
             self._publish(place)
             await self._start(place)
             self._state = "ready"
@@ -121,12 +126,13 @@ class Supervisor:
     def _parts(self) -> list[Part]:
         return [part for part in (self._postgres, self._temporal, self._work) if part is not None]
 
-    async def _start(self, place: Placement) -> None:
-        assert self._postgres is not None
+    async def _start(self, place: Placement | None) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._step("Temporal", self._temporal.start()))
-                group.create_task(self._step("Postgres", self._start_postgres(self._postgres)))
+                if self._temporal:
+                    group.create_task(self._step("Temporal", self._temporal.start()))
+                if self._postgres:
+                    group.create_task(self._step("Postgres", self._start_postgres(self._postgres)))
         except* SalienceError as several:
             raise _first(several) from several
         self._publish(place)
@@ -147,13 +153,13 @@ class Supervisor:
         self._note(f"{name} answers after {seconds:.2f} s")
         self._tell(name, seconds)
 
-    async def _keep(self, part: Part, place: Placement) -> None:
+    async def _keep(self, part: Part, place: Placement | None) -> None:
         """Restart a part whenever it dies, for as long as the supervisor runs."""
         quick = 0
         while True:
             started = time.monotonic()
             self._note(f"{part.name} {await part.ended()}; restarting it")
-            address = self._temporal.address
+            address = self._temporal.address if self._temporal else ""
             while True:
                 quick = quick + 1 if time.monotonic() - started < QUICK_S else 0
                 await asyncio.sleep(PAUSES_S[min(quick, len(PAUSES_S) - 1)])
@@ -171,7 +177,7 @@ class Supervisor:
             except SalienceError as error:
                 self._note(error.line())  # a full disk; the addresses in the old file still hold
             self._note(f"{part.name} answers again after {time.monotonic() - started:.2f} s")
-            if self._work and self._work.process and self._temporal.address != address:
+            if self._temporal and self._temporal.address != address and self._work and self._work.process:
                 self._work.process.kill()  # it knows the old address only
 
     async def _end(self, lock: HomeLock) -> None:
@@ -186,7 +192,7 @@ class Supervisor:
         self._note("ended")
         lock.release()
 
-    def _publish(self, place: Placement) -> None:
+    def _publish(self, place: Placement | None) -> None:
         me = ProcessId.of(os.getpid())
         postgres, temporal, work = self._postgres, self._temporal, self._work
         publish(
@@ -197,7 +203,9 @@ class Supervisor:
                 mode=self._mode,
                 supervisor_pid=os.getpid(),
                 supervisor_started=me.started if me else "",
-                temporal=TemporalInfo(address=temporal.address, **self._part(temporal)) if temporal.id else None,
+                temporal=TemporalInfo(address=temporal.address, **self._part(temporal))
+                if temporal and temporal.id
+                else None,
                 postgres=PostgresInfo(
                     owner_dsn=postgres.dsn(OWNER),
                     runtime_dsn=postgres.dsn(RUNTIME),
@@ -208,8 +216,9 @@ class Supervisor:
                 else None,
                 worker=WorkerInfo(**self._part(work)) if work and work.id else None,
                 started_at=self._began,
-                pg_data_dir=str(place.data),
-                socket_dir=str(place.socket_dir),
+                pg_data_dir=str(place.data) if place else "",
+                socket_dir=str(place.socket_dir) if place else "",
+                remote=self._remote,
             ),
         )
 

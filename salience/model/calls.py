@@ -50,6 +50,30 @@ AWAIT_CLOSE: Final = "await_close"
 ARCHIVE_RUN: Final = "archive_run"
 LIST_UNARCHIVED: Final = "list_unarchived"
 
+Role = Literal["workflow", "context", "model", "tools"]
+"""What a worker process may be there for; a fifth word, `all`, means the four of them in one process."""
+
+ROLE_OF: Final[dict[str, Role]] = {
+    OPEN_RUN: "context",
+    BUILD_CONTEXT: "context",
+    PROJECT: "context",
+    COMPACT: "context",
+    ROLLBACK: "context",
+    AWAIT_CLOSE: "context",
+    ARCHIVE_RUN: "context",
+    LIST_UNARCHIVED: "context",
+    CALL_MODEL: "model",
+    RUN_TOOL: "tools",
+    INSPECT_EFFECT: "tools",
+}
+"""Which role runs an activity: provider keys are in the processes of `model` only, workspaces are written by `tools` only."""
+
+
+def queue_of(task_queue: str, role: str) -> str:
+    """The task queue of a role, named from the queue that the sessions themselves are on."""
+    return task_queue if role == "workflow" else f"{task_queue}.{role}"
+
+
 ModelFailureRecovery = Literal["wait", "end"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from temporalio.service import RPCError
 
 from activities.verification import Verification
 from salience.client import Salience
+from salience.queues import ALL, build_workers
 from salience.settings import Settings
 from salience.store.history import Histories
 from salience.verify.findings import Report
 from salience.wire import connect
-from salience.worker import Stores, build_worker
+from salience.worker import Stores, activities_of
 
 
 @asynccontextmanager
@@ -37,7 +38,10 @@ async def home(settings: Settings, folder: Path) -> AsyncIterator[Salience]:
     own = settings.model_copy(update={"tenant": name, "temporal_namespace": name, "blob_dir": str(blobs)})
     client = await _ready(own)
     stores = Stores.of(own)
-    async with build_worker(client, own, stores), Salience(own, client) as salience:
+    workers = build_workers(client, own.task_queue, ALL, activities_of(client, own, stores), stores.ledger)
+    async with AsyncExitStack() as running, Salience(own, client) as salience:
+        for worker in workers:
+            await running.enter_async_context(worker)
         yield salience
     await stores.postgres.close()
 

@@ -87,5 +87,5 @@ def test_the_model_client_is_imported_where_models_are_called_and_nowhere_else()
     assert importers("litellm") == {"activities/model.py"}
 
 
-def test_one_module_makes_a_temporal_worker() -> None:
-    assert importers("temporalio.worker") == {"salience/worker.py", "activities/attempts.py"}
+def test_one_module_makes_temporal_workers() -> None:
+    assert importers("temporalio.worker") == {"salience/queues.py", "activities/attempts.py"}

@@ -33,7 +33,7 @@ def migrate(owner_dsn: str) -> int:
 
     Raises:
         VerificationFailed: a migration that was applied differs from the file of this release, or the schema is newer.
-        BackendUnavailable: Postgres did not answer.
+        BackendUnavailable: Postgres did not answer, or the role may not do it.
     """
     try:
         with psycopg.connect(owner_dsn, connect_timeout=10) as connection:
@@ -67,4 +67,56 @@ def migrate(owner_dsn: str) -> int:
                 )
             return known[-1][0]
     except psycopg.OperationalError as error:
-        raise BackendUnavailable(f"Postgres did not answer: {str(error).strip()}", mend="salience doctor") from error
+        raise _unavailable(error) from error
+    except psycopg.Error as error:
+        raise BackendUnavailable(
+            f"the database could not be brought to this release's schema: {_said(error)}",
+            mend="give the URI of the role that owns the schema, and make the role salience_runtime first",
+        ) from error
+
+
+def version_of(dsn: str) -> int:
+    """The schema that a database is at, 0 for none; any role that can read it may ask.
+
+    Raises:
+        BackendUnavailable: Postgres did not answer.
+    """
+    try:
+        with psycopg.connect(dsn, connect_timeout=10) as connection:
+            row = connection.execute("SELECT to_regclass('schema_migrations')").fetchone()
+            if row is None or row[0] is None:
+                return 0
+            row = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
+            return row[0] or 0 if row else 0
+    except psycopg.Error as error:
+        raise _unavailable(error) from error
+
+
+def require(dsn: str) -> None:
+    """Refuse a database that is not at this release's schema.
+
+    Args:
+        dsn: libpq URI of any role that can read it.
+
+    Raises:
+        VerificationFailed: its schema is newer.
+        BackendUnavailable: its schema is older, or Postgres did not answer.
+    """
+    found, needed = version_of(dsn), available()[-1][0]
+    if found > needed:
+        raise VerificationFailed(
+            f"the database is at schema {found}, this release knows {needed}", mend="run a newer release"
+        )
+    if found < needed:
+        raise BackendUnavailable(
+            f"the database is at schema {found}, this release needs {needed}",
+            mend="start one worker with SALIENCE_POSTGRES_OWNER_DSN, the URI of the role that owns the schema",
+        )
+
+
+def _unavailable(error: psycopg.Error) -> BackendUnavailable:
+    return BackendUnavailable(f"Postgres did not answer: {_said(error)}", mend="salience doctor")
+
+
+def _said(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())[:200]
