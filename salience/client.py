@@ -502,11 +502,12 @@ def check_session_id(session_id: str) -> None:
     """Refuse what Temporal or a file name could not carry.
 
     Raises:
-        UsageError: empty, over 200 characters, with control characters, or with a slash (archives are named by it).
+        UsageError: empty, over 200 bytes, with control characters, or with a slash (archives are named by it).
     """
-    if not 0 < len(session_id) <= 200 or "/" in session_id or not session_id.isprintable():
+    size = len(session_id.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= 200 or "/" in session_id or not session_id.isprintable():
         raise UsageError(
-            f"session id {session_id[:50]!r} is not usable", mend="use 1 to 200 printable characters without a slash"
+            f"session id {session_id[:50]!r} is not usable", mend="use 1 to 200 bytes, printable and without a slash"
         )
 
 

@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.model.canonical import digest
 
+_NAME_BYTES = 200
+"""Of one file name; most file systems take 255."""
 _COPIED_BYTES = 1024 * 1024
 
 
@@ -74,18 +76,20 @@ def corrupt(ref: str) -> BlobCorrupt:
 def quoted(name: str) -> str:
     """A name as a relative path that no part of it can lead out of.
 
-    Names hold session ids, which are opaque: quoting keeps any of them inside the folder, `..` among them.
+    Names hold session ids, which are opaque: quoting keeps any of them inside the folder, `..` among them. A part that is
+    longer than a file's name may be goes on in a folder below, after a `%` that no quoting makes.
     """
     return "/".join(_quoted_part(part) for part in name.split("/"))
 
 
 def _quoted_part(part: str) -> str:
-    return part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="") or "%00"
+    text = part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="") or "%00"
+    return "%/".join(text[at : at + _NAME_BYTES] for at in range(0, len(text), _NAME_BYTES))
 
 
 def unquoted(path: str) -> str:
     """The name of a quoted one."""
-    return "/".join(unquote(part) for part in path.split("/"))
+    return "/".join(unquote(part) for part in path.replace("%/", "").split("/"))
 
 
 class FileBlobs:

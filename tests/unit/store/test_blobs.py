@@ -32,10 +32,12 @@ async def test_a_store_that_cannot_be_written_is_one_clear_error(tmp_path: Path)
 @example([".."])
 @example([".", "..", "a"])
 @example(["%2E%2E"])
+@example(["文" * 200, "a" * 1_000])
 def test_any_name_stays_inside_the_folder_and_can_be_read_back(parts: list[str]) -> None:
     name = "archive/" + "/".join(part.replace("\ud800", "?").replace("/", "-") for part in parts)
     path = quoted(name)
     assert not {"", ".", ".."} & set(path.split("/"))
+    assert max(map(len, path.split("/"))) <= 255
     assert path.startswith("archive/")
     assert unquoted(path) == name
 
