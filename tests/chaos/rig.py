@@ -70,7 +70,7 @@ async def rigged(stack: Stack, settings: Settings, queue: str, folder: Path, *, 
         }
         rig = Rig(stack, queue, settings.blobs, {"temporal": temporal, "postgres": postgres})
         for number in range(workers):
-            keeper = Keeper(stack.home.root, queue, folder / f"worker-{number}", env=env, patient=True)
+            keeper = Keeper(stack.home.root, queue, folder / f"worker-{number}", env=env)
             rig.keepers.append(await open_now.enter_async_context(keeper))
         yield rig
 
