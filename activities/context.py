@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities import projection as projected
-from activities.projection import Projector
+from activities.projection import MANY, Projector, aside
 from activities.tools.catalog import specs
 from salience.context.builder import Built, build
 from salience.context.epoch import Epoch, EpochState
@@ -171,7 +171,8 @@ class ContextActivities:
         for ref in refs_needed(inputs, epoch):
             if ref not in texts:
                 texts[ref] = await self._blobs.get(ref)
-        return build(replace(inputs, text_of=texts.__getitem__), epoch)
+        many = len(projection.transcript.entries) > MANY
+        return await aside(many, build, replace(inputs, text_of=texts.__getitem__), epoch)
 
     def _epoch(self, session_id: str, projection: Projection) -> Epoch | EpochState | None:
         """The epoch of the last build that the log has: warm where this process made it, else as it was stored."""

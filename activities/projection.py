@@ -5,9 +5,11 @@ Live projection, the catch-up of a run that ended, rebuild after data loss and v
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from temporalio.api.history.v1 import HistoryEvent
 
@@ -15,7 +17,7 @@ from salience.errors import NotFound
 from salience.log.chain import Row, row_of
 from salience.log.decode import Cursor, begin_run, decode, reset_point
 from salience.model.artifact import Artifact
-from salience.model.event import Anchor
+from salience.model.event import Anchor, Event
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import StoredBundle
@@ -27,6 +29,13 @@ KEPT_SESSIONS = 64
 """Folds a worker keeps in memory: the next turn of a session usually comes back to the same worker."""
 
 
+MANY = 500
+"""History events, or transcript entries, whose work takes longer than a moment."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 @dataclass(slots=True)
 class Compiled:
     """What was compiled from a fold and is stored with it."""
@@ -36,6 +45,31 @@ class Compiled:
 
 
 Compile = Callable[[Projection], Awaitable[Compiled]]
+
+
+async def aside(many: bool, doing: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What a function of much input gives, computed where it does not keep this worker's activities from beating.
+
+    A burst of ten thousand inputs takes seconds to fold, and more where the machine has other work: without a beat every
+    attempt would be given up, one after the other.
+    """
+    return await asyncio.to_thread(doing, *args, **kwargs) if many else doing(*args, **kwargs)
+
+
+def _folded(projection: Projection, events: Sequence[Event], cursor: Cursor) -> tuple[list[Row], list[Artifact]]:
+    """Fold events into a projection; returns their rows and artifacts."""
+    rows: list[Row] = []
+    artifacts: list[Artifact] = []
+    head = projection.head
+    for event in events:
+        row = row_of(event, head, cursor.decoder_version)
+        head = row.hash
+        rows.append(row)
+        artifacts.extend(artifacts_of(event))
+        projection.fold(event)
+    projection.cursor = cursor
+    projection.head = head
+    return rows, artifacts
 
 
 def anchor_of(projection: Projection) -> Anchor:
@@ -105,21 +139,11 @@ class Projector:
         return await self._histories.since(cursor.session_id, run_id, cursor.history_id, upto_activity=upto_activity)
 
     async def _fold(self, projection: Projection, history: list[HistoryEvent]) -> tuple[list[Row], list[Artifact]]:
-        decoded, cursor = decode(history, projection.cursor)
+        many = len(history) > MANY
+        decoded, cursor = await aside(many, decode, history, projection.cursor)
         for data in decoded.blobs.values():
             await self._blobs.put(data)
-        rows: list[Row] = []
-        artifacts: list[Artifact] = []
-        head = projection.head
-        for event in decoded.events:
-            row = row_of(event, head, cursor.decoder_version)
-            head = row.hash
-            rows.append(row)
-            artifacts.extend(artifacts_of(event))
-            projection.fold(event)
-        projection.cursor = cursor
-        projection.head = head
-        return rows, artifacts
+        return await aside(many, _folded, projection, decoded.events, cursor)
 
     async def _recall(self, projection: Projection, stored: int) -> None:
         """Have in memory what a build reads: a rollback brings back entries that were let go."""

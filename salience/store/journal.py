@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from salience.projection.projection import Projection, SavedProjection, Standing
 from salience.projection.state import FOLD_VERSION, fold_state
 from salience.projection.stretch import Stretch
 from salience.projection.transcript import Entry, Transcript
-from salience.store.batch import DIFFERS, RECORD, SMALL_STATE, Batch, Position, values, written
+from salience.store.batch import DIFFERS, RECORD, SMALL_STATE, Batch, Position, Written, values, written
 from salience.store.postgres import Connection, Postgres
 
 
@@ -69,9 +70,15 @@ class Journal:
             JournalConflict: a row with the same seq or event id is there and differs (spec EVT-3).
         """
         session_id = batch.projection.cursor.session_id
-        fold = written(batch)
+
+        def prepared() -> tuple[Written, tuple[Any, ...]]:
+            fold = written(batch)
+            return fold, values(self._tenant, expected, batch, fold)
+
+        # Of thousands of rows the JSON takes long enough to keep a worker's other activities from beating.
+        fold, row_values = await asyncio.to_thread(prepared) if len(batch.rows) > 500 else prepared()
         try:
-            found = await connection.execute(RECORD, values(self._tenant, expected, batch, fold))
+            found = await connection.execute(RECORD, row_values)
         except psycopg.DatabaseError as error:
             if error.sqlstate != DIFFERS:
                 raise

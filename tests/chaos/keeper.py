@@ -37,7 +37,6 @@ class Keeper:
         folder: where its log and the failpoints' counts lie.
         kills: where the first worker, the second, and so on, are to die; those that come later live on.
         env: more variables of its workers.
-        patient: also start the next when one ends at its start because a server is away.
     """
 
     def __init__(
@@ -47,8 +46,6 @@ class Keeper:
         folder: Path,
         kills: Sequence[Kill] = (),
         env: Mapping[str, str] | None = None,
-        *,
-        patient: bool = False,
     ) -> None:
         self.queue = queue
         self.deaths: list[float] = []
@@ -57,7 +54,6 @@ class Keeper:
         self._points = folder / "failpoints"
         self._kills = list(kills)
         self._env = dict(env or {})
-        self._patient = patient
         self._started = 0.0
         self._process: Worker | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -153,7 +149,7 @@ class Keeper:
                     self.deaths.append(time.time())
                     self._died.notify_all()
                 else:
-                    expected = self._patient and time.monotonic() - self._started < STARTING_S
+                    expected = time.monotonic() - self._started < STARTING_S
                     assert expected, f"a worker ended with {code} by itself, see {self.log}"
                     await asyncio.sleep(AGAIN_S)
             with suppress(ProcessLookupError):

@@ -18,6 +18,7 @@ from salience.settings import Settings
 from tests.chaos.keeper import Keeper
 from tests.chaos.proxy import Line, line_to
 from tests.chaos.toll import Toll
+from tests.s3_server import S3Server
 
 DELAY_S = 0.1
 CUT_EVERY_S = 0.4
@@ -37,6 +38,7 @@ class Rig:
     stack: Stack
     queue: str
     blobs: Path
+    s3: S3Server | None
     lines: dict[str, Line]
     keepers: list[Keeper] = field(default_factory=list)
     moments: list[float] = field(default_factory=list)
@@ -50,12 +52,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged(stack: Stack, settings: Settings, queue: str, folder: Path, *, workers: int = 1) -> AsyncIterator[Rig]:
+async def rigged(
+    stack: Stack, settings: Settings, queue: str, folder: Path, *, workers: int = 1, s3: S3Server | None = None
+) -> AsyncIterator[Rig]:
     """A rig on a queue of its own; its lines harm nobody else; what is done to servers and blobs does.
 
     Args:
         settings: resolved settings of the stack.
         folder: where the workers' logs lie.
+        s3: keeps the blobs, where it is given.
     """
     settings.blobs.mkdir(parents=True, exist_ok=True)
     dsn = urlsplit(settings.postgres_dsn)
@@ -68,9 +73,12 @@ async def rigged(stack: Stack, settings: Settings, queue: str, folder: Path, *, 
             "SALIENCE_TEMPORAL_ADDRESS": temporal.address,
             "SALIENCE_POSTGRES_DSN": through,
         }
-        rig = Rig(stack, queue, settings.blobs, {"temporal": temporal, "postgres": postgres})
+        rig = Rig(stack, queue, settings.blobs, s3, {"temporal": temporal, "postgres": postgres})
+        if s3 is not None:
+            rig.lines["s3"] = await open_now.enter_async_context(line_to(s3.endpoint))
+            env |= {**s3.environment(), "SALIENCE_S3_ENDPOINT": rig.lines["s3"].address}
         for number in range(workers):
-            keeper = Keeper(stack.home.root, queue, folder / f"worker-{number}", env=env, patient=True)
+            keeper = Keeper(stack.home.root, queue, folder / f"worker-{number}", env=env)
             rig.keepers.append(await open_now.enter_async_context(keeper))
         yield rig
 
@@ -186,6 +194,25 @@ def _cut(part: str) -> Harm:
     return cut
 
 
+# --- the blob server --------------------------------------------------------------------------------------------------
+
+
+async def _kill_s3(rig: Rig, seconds: float) -> None:
+    assert rig.s3 is not None
+    rig.s3.kill()
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(rig.s3.start)
+
+
+async def _freeze_s3(rig: Rig, seconds: float) -> None:
+    assert rig.s3 is not None
+    rig.s3.freeze()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        rig.s3.thaw()
+
+
 # --- the folder of the blobs ------------------------------------------------------------------------------------------
 
 
@@ -210,6 +237,8 @@ async def _unwritable(rig: Rig, seconds: float) -> None:
         away.rename(rig.blobs)
 
 
+LINES = ("temporal", "postgres", "s3")
+
 FAULTS: dict[tuple[str, str], Harm] = {
     ("worker", "killed"): _kill_worker,
     ("worker", "frozen"): _freeze_worker,
@@ -218,11 +247,13 @@ FAULTS: dict[tuple[str, str], Harm] = {
     ("everything", "killed"): _killed("temporal", "postgres", "worker"),
     ("temporal", "frozen"): _frozen("temporal"),
     ("postgres", "frozen"): _frozen("postgres"),
-    **{(part, "refusing"): _refusing(part) for part in ("temporal", "postgres")},
-    **{(part, "silent"): _silent(part) for part in ("temporal", "postgres")},
-    **{(part, "lost"): _lost(part) for part in ("temporal", "postgres")},
-    **{(part, "slow"): _slow(part) for part in ("temporal", "postgres")},
-    **{(part, "cut"): _cut(part) for part in ("temporal", "postgres")},
+    ("s3", "killed"): _kill_s3,
+    ("s3", "frozen"): _freeze_s3,
+    **{(part, "refusing"): _refusing(part) for part in LINES},
+    **{(part, "silent"): _silent(part) for part in LINES},
+    **{(part, "lost"): _lost(part) for part in LINES},
+    **{(part, "slow"): _slow(part) for part in LINES},
+    **{(part, "cut"): _cut(part) for part in LINES},
     ("blobs", "missing"): _missing,
     ("blobs", "unwritable"): _unwritable,
 }

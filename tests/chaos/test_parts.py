@@ -38,6 +38,7 @@ from tests.chaos.rig import FAULTS, rigged
 from tests.chaos.seed import FULL, chance
 from tests.chaos.toll import Toll
 from tests.conftest import until
+from tests.s3_server import S3Server
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -66,10 +67,18 @@ async def undisturbed(
         return await play.end(salience, await play.start(salience))
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """A blob server for the cases that harm it."""
+    with S3Server() as server:
+        yield server
+
+
 @pytest.mark.parametrize(("part", "fault"), TRIED)
 async def test_a_harmed_part_changes_nothing(
     part: str,
     fault: str,
+    request: pytest.FixtureRequest,
     stack: Stack,
     settings: Settings,
     play: Play,
@@ -79,7 +88,9 @@ async def test_a_harmed_part_changes_nothing(
     say: Say,
 ) -> None:
     queue = f"{part}-{fault}"
-    async with client_on(settings, queue) as salience, rigged(stack, settings, queue, tmp_path / "rig") as rig:
+    s3 = request.getfixturevalue("s3") if part == "s3" else None
+    settings = s3.settings(settings) if s3 else settings
+    async with client_on(settings, queue) as salience, rigged(stack, settings, queue, tmp_path / "rig", s3=s3) as rig:
         started = [await play.start(salience) for _ in range(2)]
         at = chance(queue).randrange(2, len(undisturbed.events) - 10)
         await until(lambda: reached(salience, started[0], at), timeout_s=300)
