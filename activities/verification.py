@@ -269,6 +269,7 @@ class Verification:
         projection = Projection.empty(session_id)
         again: list[Compaction | Refusal] = []
         damaged = imported is not None and bool(imported.faults)
+        asked, request = "", None
         async for walked in self._walk_all(projection, events, rows, imported and imported.log, again):
             if walked.built is None or (damaged and not walked.matches):
                 tally.not_comparable += 1
@@ -280,7 +281,8 @@ class Verification:
             if built.fits:
                 segments = [part.segment for part in (*built.prefix, *built.tail)]
                 tally.findings.extend(invariants.segments_are_explained(segments, seq))
-                request = _delivered(seen)
+                if seen.transcript.current_request != asked:  # found at once, where it was just delivered
+                    asked, request = seen.transcript.current_request, _delivered(seen)
                 tally.findings.extend(invariants.essentials_are_in(segments, request, seen.state, seq))
         if not tally.not_comparable:
             tally.findings.extend(_compacted_otherwise(events, again))

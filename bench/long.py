@@ -26,7 +26,6 @@ from typing import Any
 import psutil
 from temporalio.worker import Replayer
 
-from activities.tools.catalog import CATALOG
 from activities.verification import Verification
 from salience.client import Salience
 from salience.local import Stack, resolve
@@ -77,6 +76,7 @@ class Long:
     replay_events: int
     replay_s: float
     epochs: int
+    compactions: int
     files: int
     facts: int
     state_bytes: int
@@ -135,8 +135,12 @@ def _answer(turn: int) -> dict[str, Any]:
         call = {"name": "read_file", "args": {"path": f"absent/{turn}.py"}}
     elif turn % 25 == 17:
         call = {"name": "update_plan", "args": {"steps": _steps(turn)}}
-    elif turn % 3 == 1 and "note_fact" in CATALOG:
-        call = {"name": "note_fact", "args": _fact(turn)}
+    elif turn % 25 == 13:
+        call = {"name": "run_command", "args": {"command": f"grep -c value {nth}"}}
+    elif turn % 25 == 21:
+        call = {"name": "record_decision", "args": _decision(turn, nth)}
+    elif turn % 3 == 1:
+        call = {"name": "note_fact", "args": _fact(turn, nth)}
     elif turn % 2:
         call["name"] = "write_file"
         call["args"] |= {"content": _module(turn % FILES, turn)}
@@ -148,8 +152,13 @@ def _steps(turn: int) -> list[dict[str, str]]:
     return [{"step_id": f"s{turn}.{n}", "title": f"Part {turn + n} of the work", "status": status[n]} for n in range(4)]
 
 
-def _fact(turn: int) -> dict[str, Any]:
-    return {"content": f"Module {turn % FILES} exports {turn} names.", "confidence": 0.9}
+def _fact(turn: int, path: str) -> dict[str, Any]:
+    return {"content": f"Module {turn % FILES} exports {turn} names.", "confidence": 0.9, "source_refs": [path]}
+
+
+def _decision(turn: int, path: str) -> dict[str, Any]:
+    why = f"Version {turn} of it is what the others import."
+    return {"decision": f"Keep {path} as it is.", "rationale": why, "evidence_refs": [path]}
 
 
 def _module(number: int, version: int) -> str:
@@ -237,6 +246,7 @@ async def measure(salience: Salience, folder: Path, turns: int, parts: Parts) ->
         replay_events=longest[1],
         replay_s=replay_s,
         epochs=max(event.payload.bundle.epoch for event in events if isinstance(event.payload, ev.ContextBuilt)),
+        compactions=sum(isinstance(event.payload, ev.CompactionCompleted) for event in events),
         files=len(state.files),
         facts=len(state.facts),
         state_bytes=len(state.model_dump_json()),
@@ -360,7 +370,8 @@ def table_of(long: Long, command: str, measured_at: str) -> str:
         f"| Postgres, bytes a turn (second quarter, last quarter) | {_a_turn(quarters[0], quarters[1]):.0f}"
         f" | {_a_turn(quarters[2], quarters[3]):.0f} | {ratios['postgres']:.2f} | {MOST['postgres']} |",
         "",
-        f"{long.runs} runs by continue-as-new, {long.turns_a_run:.0f} turns each; {long.epochs} epochs;"
+        f"{long.runs} runs by continue-as-new, {long.turns_a_run:.0f} turns each; {long.epochs} epochs,"
+        f" {long.compactions} compactions;"
         f" state: {long.files} files, {long.facts} facts, {long.state_bytes} bytes.",
         f"Replay of the longest run ({long.replay_events} history events): {long.replay_s:.2f} s."
         f" Whole session: {long.wall_s:.0f} s; `verify` of it: {long.verify_s:.1f} s, {'ok' if long.verified else 'NOT ok'}.",

@@ -16,11 +16,14 @@ from salience.local import Stack, resolve
 from salience.model.event import Event
 from salience.model.session import ContextConfig, Limits, ModelSettings, PermissionConfig, SessionConfig
 from salience.settings import Settings
+from tests.chaos.seed import seed
 from tests.chaos.toll import Report
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Add up what the crash tests cost; here, because the process that reports reads no other file of the tests."""
+    # Drawn before pytest's own workers are started, which inherit it: they must all come to the same tests.
+    seed()
     config.pluginmanager.register(Report(), "chaos-report")
 
 

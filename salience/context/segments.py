@@ -19,7 +19,6 @@ from salience.model.bundle import Excluded, Segment
 from salience.model.canonical import canonical_json, digest
 from salience.model.compaction import Checkpoint
 from salience.model.environment import InstructionFile
-from salience.model.event import place_of
 from salience.model.message import CompiledMessage, ModelResponse
 from salience.model.text import decode
 from salience.projection.transcript import Entry
@@ -171,8 +170,6 @@ def card_part(inputs: BuildInput, tokenizer: Tokenizer) -> Part:
         vcs_head=inputs.environment.vcs_head,
         told=inputs.config.hard_constraints,
         criteria=inputs.config.acceptance_criteria,
-        runs=inputs.earlier_runs,
-        run_id=place_of(inputs.source_event_id)[0],
     )
     return _generated(
         text,

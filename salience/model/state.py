@@ -97,6 +97,7 @@ class FileState(Frozen):
     modified: bool = False
     content_hash: str | None = None
     last_event_id: str
+    last_seq: int = Field(default=0, description="Its place in the session's log, over all runs.")
     change_summary: str = ""
 
 

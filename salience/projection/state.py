@@ -11,7 +11,7 @@ from salience.model.state import FileState, Goal, Plan, State, StateArtifact, St
 
 _Item = TypeVar("_Item")
 
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 """Raised whenever the same events would fold to another state: a stored state of another version is folded again."""
 GOAL_BYTES = 4_000
 KEPT_FAILURES = 50
@@ -141,6 +141,7 @@ def _file(event: ev.Event, content_hash: str | None, read: bool, modified: bool,
         modified=modified,
         content_hash=content_hash,
         last_event_id=event.event_id,
+        last_seq=event.seq,
         change_summary=known.change_summary if known else "",
     )
 

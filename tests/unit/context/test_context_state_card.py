@@ -22,11 +22,9 @@ from salience.model.state import (
     ToolFailure,
 )
 
-OLD = EarlierRun(run_id="old", reason="answered", turns=1, ended_at="2026-01-01T00:00:00Z")
-
 
 def card(state: State, *, vcs_head: str | None = "abc", told: tuple[str, ...] = ()) -> str:
-    return state_card(state, vcs_head=vcs_head, told=told, criteria=("tests pass",), runs=(OLD,), run_id="new")
+    return state_card(state, vcs_head=vcs_head, told=told, criteria=("tests pass",))
 
 
 def asked(questions: Iterable[str]) -> tuple[OpenQuestion, ...]:
@@ -40,7 +38,7 @@ def full_state() -> State:
         plan=Plan(steps=tuple(PlanStep(step_id=f"s{at}", title=f"step {at} " * 20) for at in range(60))),
         constraints=Constraints(hard=("never push", "told already"), soft=("be brief",)),
         files={
-            f"src/{at}.py": FileState(modified=at % 2 == 0, last_event_id=f"{'new' if at > 50 else 'old'}:{at}:read")
+            f"src/{at}.py": FileState(modified=at % 2 == 0, last_event_id=f"run{at}:1:read", last_seq=at)
             for at in range(100)
         },
         tool_failures=tuple(
