@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from activities.verification import SourceRun, Verification
+from activities.raw_log import SourceRun
+from activities.verification import Verification
 from salience.errors import NotFound, UsageError
 from salience.log.imported import import_run, imported_log, is_import
 from salience.log.reading import NewerExport, NoExport, Reading

@@ -5,30 +5,23 @@ One walk serves `verify` and `verify --rebuild`: fold the events, and at each Co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from temporalio.api.history.v1 import HistoryEvent
-
-from activities.archive import ArchiveManifest, archive_name, unpack
 from activities.compaction import Compactions
-from activities.context import build_input, environment_of
+from activities.raw_log import RawLog, SourceRun
+from activities.walk import Walk
 from salience.compaction import Compaction, Refusal
-from salience.context.builder import Built, build
-from salience.context.epoch import Epoch, EpochState
-from salience.context.inputs import BUILDER_VERSION
-from salience.context.view import refs_needed
 from salience.errors import BackendUnavailable, BlobCorrupt, NotFound
 from salience.log.chain import Row, event_of, fault_of, row_of
-from salience.log.decode import Cursor, begin_run, decode, reset_point
+from salience.log.decode import Cursor, begin_run, decode
 from salience.log.imported import ImportedLog, is_import
 from salience.log.named import named_blobs
 from salience.model import event as ev
-from salience.model.bundle import BundleManifest
 from salience.model.compaction import CompactionRecord
 from salience.projection.projection import Projection, artifacts_of
 from salience.store.blobs import BlobStore
-from salience.store.bundles import Bundles, StoredBundle
+from salience.store.bundles import StoredBundle
 from salience.store.history import Histories
 from salience.store.imports import Imports, ReadImport
 from salience.store.journal import Batch, Journal, Position, Run
@@ -61,41 +54,6 @@ class _Tally:
         self.findings.append(Finding(rule=rule, message=message, seq=seq))
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRun:
-    """A run's whole history and what decoding needs beside it."""
-
-    run: Run
-    events: list[HistoryEvent]
-    archived: bool
-    imported: ReadImport | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """A context that was compiled again.
-
-    Attributes:
-        recorded: the event that tells of it, as the journal has it.
-        built: what was compiled; None when it cannot be compared: another builder's, or some of its texts are not here.
-        manifest: what is stored of it.
-        seen: the fold that it was compiled from, as of then; an imported one's is that of where it was compiled first.
-    """
-
-    recorded: ev.Event
-    built: Built | None
-    manifest: BundleManifest | None
-    seen: Projection
-
-    @property
-    def matches(self) -> bool:
-        """Whether it is the one that was recorded."""
-        told = self.recorded.payload
-        if self.built is None or not isinstance(told, ev.ContextBuilt):
-            return False
-        return self.built.summary.bundle_hash == told.bundle.bundle_hash
-
-
 class Verification:
     """Verifies and rebuilds sessions from their raw log.
 
@@ -103,16 +61,13 @@ class Verification:
         histories: None verifies without Temporal, from archives alone.
     """
 
-    def __init__(
-        self, postgres: Postgres, journal: Journal, bundles: Bundles, blobs: BlobStore, histories: Histories | None
-    ) -> None:
+    def __init__(self, postgres: Postgres, journal: Journal, blobs: BlobStore, histories: Histories | None) -> None:
         self._postgres = postgres
         self._journal = journal
-        self._bundles = bundles
         self._blobs = blobs
-        self._histories = histories
         self._imports = Imports(blobs)
-        self._compactions = Compactions(journal, blobs)
+        self._raw_log = RawLog(journal, blobs, histories)
+        self._walk = Walk(blobs, Compactions(journal, blobs))
 
     async def verify(self, session_id: str) -> Report:
         """Check a session of any status against its raw log, its chain and the invariants.
@@ -212,7 +167,7 @@ class Verification:
                         return
                 cursor, head = imported.log.cursor, imported.log.anchor.head
                 continue
-            source = None if is_import(run.run_id) else await self._source(session_id, run)
+            source = None if is_import(run.run_id) else await self._raw_log.run(session_id, run)
             if source is None:
                 tally.not_retained += 1
                 following = [r for r in runs if r.generation == run.generation + 1]
@@ -236,26 +191,6 @@ class Verification:
                     tally.add("EVT-2", message, event.seq)
                     return
 
-    async def _source(self, session_id: str, run: Run) -> SourceRun | None:
-        """A run's history: from Temporal while it is retained, else from its archive; an imported run's is a file."""
-        if is_import(run.run_id):
-            read = await self._imports.read(session_id, run.archive_ref)
-            return read and _imported_source(read)
-        if self._histories is not None:
-            try:
-                return SourceRun(run, await self._histories.whole(session_id, run.run_id), archived=False)
-            except NotFound:
-                pass
-        archive_ref = run.archive_ref
-        if archive_ref is None:
-            archive_ref = (await self._blobs.named(archive_name(session_id, run.run_id))).get(
-                archive_name(session_id, run.run_id)
-            )
-        if archive_ref is None:
-            return None
-        manifest = ArchiveManifest.model_validate_json(await self._blobs.get(archive_ref))
-        return SourceRun(run, unpack(await self._blobs.get(manifest.history_ref)), archived=True)
-
     # --- the walk -----------------------------------------------------------------------------------------------------
 
     async def _walk_and_compare(
@@ -269,8 +204,8 @@ class Verification:
         projection = Projection.empty(session_id)
         again: list[Compaction | Refusal] = []
         damaged = imported is not None and bool(imported.faults)
-        asked, request = "", None
-        async for walked in self._walk_all(projection, events, rows, imported and imported.log, again):
+        asked, request = (0, ""), None
+        async for walked in self._walk.session(projection, events, rows, imported and imported.log, again):
             if walked.built is None or (damaged and not walked.matches):
                 tally.not_comparable += 1
                 continue
@@ -281,8 +216,8 @@ class Verification:
             if built.fits:
                 segments = [part.segment for part in (*built.prefix, *built.tail)]
                 tally.findings.extend(invariants.segments_are_explained(segments, seq))
-                if seen.transcript.current_request != asked:  # found at once, where it was just delivered
-                    asked, request = seen.transcript.current_request, _delivered(seen)
+                if (id(seen), seen.transcript.current_request) != asked:  # found at once, where it was just delivered
+                    asked, request = (id(seen), seen.transcript.current_request), _delivered(seen)
                 tally.findings.extend(invariants.essentials_are_in(segments, request, seen.state, seq))
         if not tally.not_comparable:
             tally.findings.extend(_compacted_otherwise(events, again))
@@ -318,152 +253,6 @@ class Verification:
         stored = await self._journal.transcript(session_id)
         tally.findings.extend(invariants.transcript_is_kept(entries, stored))
 
-    async def _walk_all(
-        self,
-        projection: Projection,
-        events: list[ev.Event],
-        rows: list[Row],
-        imported: ImportedLog | None,
-        again: list[Compaction | Refusal] | None = None,
-    ) -> AsyncIterator[Walked]:
-        """Fold a session's events, and compile each bundle where it was compiled then."""
-        if imported is not None:
-            async for walked in self._walk_imported(projection, imported, again):
-                yield walked
-            events = events[sum(event is not None for event in imported.events) :]
-        heads = {row.seq: row.hash for row in rows}
-        async for walked in self._walk(projection, events, heads, again, tolerant=imported is not None):
-            yield walked
-
-    async def _walk_imported(
-        self, projection: Projection, log: ImportedLog, again: list[Compaction | Refusal] | None
-    ) -> AsyncIterator[Walked]:
-        """Compile an imported session's bundles as they were compiled: from the events as they were recorded.
-
-        A bundle's hash covers the ids of its sources, so under the names that import gave them no bundle would be the
-        same. What is compiled from the recorded events is compared, and then renamed as they are.
-        """
-        source = Projection.empty(log.recorded_as)
-        folded = 0
-
-        def fold(upto: int) -> None:
-            nonlocal folded
-            for event in log.events[folded:upto]:
-                if event is not None:
-                    self._fold(projection, event, log.rows[event.seq - 1].hash)
-            folded = max(folded, upto)
-
-        async for walked in self._walk_source(source, log, again):
-            recorded = log.events[log.at(walked.recorded.seq).seq - 1]
-            if recorded is None:
-                continue
-            if isinstance(recorded.payload, ev.ContextBuilt):
-                fold(recorded.payload.source.seq)
-            if walked.built is not None and walked.matches:
-                _built_here(projection, walked.built)
-            manifest = log.manifest(walked.manifest) if walked.manifest is not None else None
-            yield replace(walked, recorded=recorded, manifest=manifest)
-        fold(len(log.events))
-        projection.cursor, projection.head = log.cursor, log.anchor.head
-
-    async def _walk_source(
-        self, source: Projection, log: ImportedLog, again: list[Compaction | Refusal] | None
-    ) -> AsyncIterator[Walked]:
-        if log.inner is not None:
-            async for walked in self._walk_imported(source, log.inner, again):
-                yield walked
-        own = [recorded.event for recorded in log.own if recorded.event is not None]
-        heads = {recorded.envelope.seq: recorded.hash for recorded in log.own}
-        async for walked in self._walk(source, own, heads, again, tolerant=True):
-            yield walked
-
-    async def _walk(
-        self,
-        projection: Projection,
-        events: Iterable[ev.Event],
-        heads: Mapping[int, str],
-        again: list[Compaction | Refusal] | None,
-        *,
-        tolerant: bool,
-    ) -> AsyncIterator[Walked]:
-        """Fold events, and compile each bundle where it was compiled then.
-
-        Args:
-            projection: before the first event.
-            heads: the chain's hash at each event.
-            again: each compaction is done again where it was done then, and what came of it is put here; None: it is not.
-            tolerant: a bundle whose texts are not here cannot be compared; otherwise that is an error.
-        """
-        listed = list(events)
-        due: dict[int, ev.Event] = {
-            event.payload.source.seq: event for event in listed if isinstance(event.payload, ev.ContextBuilt)
-        }
-        kept = projection.workplace.epoch
-        epoch: Epoch | EpochState | None = EpochState.model_validate(kept) if kept else None
-        for event in listed:
-            self._fold(projection, event, heads[event.seq])
-            if again is not None and isinstance(event.payload, ev.CompactionStarted):
-                try:
-                    again.append(await self._compacted_again(projection, event.payload))
-                except (NotFound, BlobCorrupt) as error:
-                    if not tolerant:
-                        raise
-                    again.append(Refusal("nothing_to_summarise", error.message))
-            recorded = due.get(event.seq)
-            if recorded is None or not isinstance(recorded.payload, ev.ContextBuilt):
-                continue
-            projection.transcript.seal(event.seq)
-            if recorded.payload.bundle.builder_version != BUILDER_VERSION:
-                epoch = None
-                yield Walked(recorded, None, None, projection)
-                continue
-            try:
-                built = await self._compile(projection, recorded.payload, epoch)
-            except (NotFound, BlobCorrupt):
-                if not tolerant:
-                    raise
-                epoch = None
-                yield Walked(recorded, None, None, projection)
-                continue
-            epoch = built.epoch
-            _built_here(projection, built)
-            yield Walked(recorded, built, built.manifest, projection)
-
-    def _fold(self, projection: Projection, event: ev.Event, head: str) -> None:
-        projection.fold(event)
-        projection.cursor = projection.cursor.model_copy(
-            update={"seq": event.seq, "last_event_id": event.event_id, "run_id": event.run_id}
-        )
-        projection.head = head
-
-    async def _compile(
-        self, projection: Projection, recorded: ev.ContextBuilt, epoch: Epoch | EpochState | None
-    ) -> Built:
-        config = projection.workplace.config
-        if config is None:
-            raise NotFound(f"session {projection.cursor.session_id} was never configured")
-        environment, tools = await environment_of(self._blobs, recorded.bundle.environment_ref)
-        inputs = build_input(
-            projection.cursor.session_id,
-            recorded.bundle.turn,
-            projection,
-            config,
-            environment,
-            recorded.bundle.environment_ref,
-            tools,
-        )
-        texts = {ref: await self._blobs.get(ref) for ref in refs_needed(inputs, epoch)}
-        return build(replace(inputs, text_of=texts.__getitem__), epoch)
-
-    async def _compacted_again(self, projection: Projection, asked: ev.CompactionStarted) -> Compaction | Refusal:
-        return await self._compactions.plan(
-            projection.cursor.session_id,
-            projection,
-            trigger=asked.trigger,
-            focus=asked.focus,
-            window=asked.window_tokens,
-        )
-
     async def _blobs_hold(self, events: Iterable[ev.Event], imported: ReadImport | None, tally: _Tally) -> None:
         """Every blob the journal names is there, and its bytes are what they were."""
         seen: set[str] = set()
@@ -493,7 +282,7 @@ class Verification:
             NotFound: neither Temporal nor the archives know the session.
             JournalConflict: a row that is there differs from what history decodes to.
         """
-        sources = await self.sources(session_id)
+        sources = await self._raw_log.runs(session_id)
         if not sources:
             raise NotFound(f"neither Temporal nor the archives know session {session_id!r}")
         if sources[0].imported is not None:
@@ -542,7 +331,7 @@ class Verification:
                 events.append(event)
         bundles: list[StoredBundle] = []
         texts: dict[str, bytes] = {}
-        async for walked in self._walk_all(projection, events, rows, imported):
+        async for walked in self._walk.session(projection, events, rows, imported):
             recorded, built = walked.recorded, walked.built
             if built is None or walked.manifest is None or not isinstance(recorded.payload, ev.ContextBuilt):
                 continue
@@ -561,47 +350,6 @@ class Verification:
             texts=texts,
         )
         return batch, runs
-
-    async def sources(self, session_id: str) -> list[SourceRun]:
-        """Every run there is a history of, first to last: what the journal lists, Temporal holds, and archives keep."""
-        found: dict[str, SourceRun] = {}
-        for run in await self._journal.runs(session_id):
-            source = await self._source(session_id, run)
-            if source is not None:
-                found[run.run_id] = source
-        if not any(is_import(run_id) for run_id in found):
-            read = await self._imports.read(session_id)
-            if read is not None:
-                found[read.log.run_id] = _imported_source(read)
-        for archive_ref in (await self._blobs.named(f"archive/{session_id}")).values():
-            manifest = ArchiveManifest.model_validate_json(await self._blobs.get(archive_ref))
-            if manifest.run_id not in found:
-                run = _archived_run(manifest, archive_ref)
-                found[run.run_id] = SourceRun(run, unpack(await self._blobs.get(manifest.history_ref)), archived=True)
-        ordered = sorted(found.values(), key=lambda source: source.run.generation)
-        if self._histories is not None:
-            generation = ordered[-1].run.generation if ordered else 0
-            for ref in await self._histories.runs(session_id):
-                if ref.run_id in found:
-                    continue
-                generation += 1
-                try:
-                    history = await self._histories.whole(session_id, ref.run_id)
-                except (NotFound, BackendUnavailable):
-                    continue
-                base = reset_point(history)
-                run = Run(
-                    run_id=ref.run_id,
-                    generation=generation,
-                    decoder_version=1,
-                    base_seq=0,
-                    reset_from=base[0] if base else None,
-                    shared_until=base[1] if base else 0,
-                    history_events=None,
-                    archive_ref=None,
-                )
-                ordered.append(SourceRun(run, history, archived=False))
-        return ordered
 
 
 def _compacted_otherwise(events: Iterable[ev.Event], again: Sequence[Compaction | Refusal]) -> list[Finding]:
@@ -648,26 +396,3 @@ def _skipped(cursor: Cursor, run: Run, rows: list[Row], upto: int) -> Cursor:
     """The cursor behind a run whose history is gone: the journal alone tells of it."""
     last = rows[upto - 1].event_id if 0 < upto <= len(rows) else cursor.last_event_id
     return begin_run(cursor, run.run_id).model_copy(update={"seq": upto, "last_event_id": last, "ended": True})
-
-
-def _archived_run(manifest: ArchiveManifest, archive_ref: str) -> Run:
-    return Run(
-        run_id=manifest.run_id,
-        generation=manifest.generation,
-        decoder_version=manifest.decoder_version,
-        base_seq=manifest.base_seq,
-        reset_from=manifest.reset_from,
-        shared_until=manifest.shared_until,
-        history_events=manifest.history_events,
-        archive_ref=archive_ref,
-    )
-
-
-def _imported_source(read: ReadImport) -> SourceRun:
-    return SourceRun(read.run, [], archived=True, imported=read)
-
-
-def _built_here(projection: Projection, built: Built) -> None:
-    """Let the fold remember a build, as the activity that built it does, until the log tells of it."""
-    state = {"bundle_id": built.summary.bundle_id, "state": built.state.model_dump(mode="json")}
-    projection.workplace = projection.workplace.model_copy(update={"built_epoch": state})

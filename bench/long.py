@@ -227,9 +227,7 @@ async def measure(salience: Salience, folder: Path, turns: int, parts: Parts) ->
     state = await salience.state(session_id)
     history, turns_of_run, longest = await _histories(salience, session_id, events)
     verified_from = time.perf_counter()
-    verification = Verification(
-        salience.postgres, salience.journal, salience.bundles, salience.blobs, Histories(salience.temporal)
-    )
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, Histories(salience.temporal))
     report = await verification.verify(session_id)
     verify_s = time.perf_counter() - verified_from
     replay_s = await _replay_s(salience, session_id, longest)

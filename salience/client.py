@@ -310,7 +310,7 @@ class Salience:
                 f"Temporal holds runs of {session_id} that the journal does not have",
                 mend=f"give --session NEW, or have the session made of them: salience verify {session_id} --rebuild",
             )
-        verification = Verification(self.postgres, self.journal, self.bundles, self.blobs, None)
+        verification = Verification(self.postgres, self.journal, self.blobs, None)
         return await Importing(self.postgres, self.journal, self.blobs, verification).take(file, session_id, workplace)
 
     async def result(self, session_id: str) -> calls.SessionResult:

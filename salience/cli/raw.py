@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Literal
 
-from activities.verification import Verification
+from activities.raw_log import RawLog
 from salience.cli.output import tell
 from salience.errors import NotFound
 from salience.log.decode import Cursor, begin_run, decode
@@ -28,10 +28,7 @@ async def raw_events(client: Salience, session_id: str) -> AsyncIterator[tuple[E
         NotFound: neither Temporal nor an archive has any history of the session.
         BackendUnavailable: Temporal or a store did not answer.
     """
-    verification = Verification(
-        client.postgres, client.journal, client.bundles, client.blobs, Histories(client.temporal)
-    )
-    sources = await verification.sources(session_id)
+    sources = await RawLog(client.journal, client.blobs, Histories(client.temporal)).runs(session_id)
     if not sources:
         raise NotFound(
             f"neither Temporal nor an archive has a history of {session_id!r}",

@@ -35,9 +35,7 @@ def verify(
         from activities.verification import Verification
         from salience.store.history import Histories
 
-        verification = Verification(
-            client.postgres, client.journal, client.bundles, client.blobs, Histories(client.temporal)
-        )
+        verification = Verification(client.postgres, client.journal, client.blobs, Histories(client.temporal))
         if rebuild:
             rows = await verification.rebuild(session)
             tell(f"{rows} rows re-created or found identical")

@@ -188,9 +188,7 @@ class Play:
 
 async def verified(salience: Salience, session_id: str) -> None:
     """Fail unless the record of a session holds in every way."""
-    verification = Verification(
-        salience.postgres, salience.journal, salience.bundles, salience.blobs, Histories(salience.temporal)
-    )
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, Histories(salience.temporal))
     report = await verification.verify(session_id)
     assert report.ok, report.findings
     assert report.runs_not_retained == report.bundles_not_comparable == 0

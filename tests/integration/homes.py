@@ -64,5 +64,5 @@ async def _ready(own: Settings):
 async def verified(salience: Salience, session_id: str) -> Report:
     """What `salience verify` finds."""
     histories = Histories(salience.temporal)
-    verification = Verification(salience.postgres, salience.journal, salience.bundles, salience.blobs, histories)
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, histories)
     return await verification.verify(session_id)

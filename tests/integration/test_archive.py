@@ -48,7 +48,7 @@ async def test_a_terminated_run_is_swept(
     assert (events[-1].type, events[-1].payload.plain()["reason"]) == ("SessionEnded", "terminated")
     assert (await salience.session(session_id)).status == "failed"
     assert await archived(salience, session_id)
-    verification = Verification(salience.postgres, salience.journal, salience.bundles, salience.blobs, None)
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, None)
     report = await verification.verify(session_id)
     assert (report.ok, report.runs_from_archive) == (True, 1), report.findings
 

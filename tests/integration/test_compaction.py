@@ -42,7 +42,7 @@ def of_type(events: list[Event], kind: str) -> list[Any]:
 async def verified(salience: Salience, session_id: str) -> None:
     """The session verifies against its history, every bundle compiled again."""
     report = await Verification(
-        salience.postgres, salience.journal, salience.bundles, salience.blobs, Histories(salience.temporal)
+        salience.postgres, salience.journal, salience.blobs, Histories(salience.temporal)
     ).verify(session_id)
     assert report.ok, report.findings
     assert report.bundles > 0

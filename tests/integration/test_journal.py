@@ -32,7 +32,7 @@ async def finished(salience: Salience, scripted: Scripted, session_id: str) -> A
 
 def verification(salience: Salience, *, temporal: bool = True) -> Verification:
     histories = Histories(salience.temporal) if temporal else None
-    return Verification(salience.postgres, salience.journal, salience.bundles, salience.blobs, histories)
+    return Verification(salience.postgres, salience.journal, salience.blobs, histories)
 
 
 def as_superuser(stack: Stack, *statements: str) -> None:

@@ -55,7 +55,7 @@ async def work_of(salience: Salience, session_id: str) -> list[tuple[str, str, i
 async def whole(salience: Salience, session_id: str) -> bool:
     """Whether the record of a session agrees with itself and its history."""
     histories = Histories(salience.temporal)
-    verification = Verification(salience.postgres, salience.journal, salience.bundles, salience.blobs, histories)
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, histories)
     return (await verification.verify(session_id)).ok
 
 

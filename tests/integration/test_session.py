@@ -35,9 +35,7 @@ async def test_a_session_reads_edits_runs_and_verifies(
     assert written == ["b.txt", "a.txt"]
     session = await salience.session(session_id)
     assert (session.status, session.end_reason) == ("completed", "answered")
-    verification = Verification(
-        salience.postgres, salience.journal, salience.bundles, salience.blobs, Histories(salience.temporal)
-    )
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, Histories(salience.temporal))
     report = await verification.verify(session_id)
     assert report.ok, report.findings
     assert report.bundles == 4

@@ -78,9 +78,7 @@ async def test_a_question_ends_the_run_and_the_next_words_answer_it(
     asking = next(e.seq for e in events if isinstance(e.payload, ev.StateUpdated) and e.payload.patch.open_questions)
     answering = next(e.seq for e in events if isinstance(e.payload, ev.UserPromptSubmitted) and e.seq > asking)
     assert [bool(one.open_questions) for one in folded] == [asking <= e.seq < answering for e in events]
-    verification = Verification(
-        salience.postgres, salience.journal, salience.bundles, salience.blobs, Histories(salience.temporal)
-    )
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, Histories(salience.temporal))
     report = await verification.verify(session_id)
     assert report.ok, report.findings
 

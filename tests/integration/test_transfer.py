@@ -258,7 +258,7 @@ async def test_the_journal_is_made_again_from_the_file(
         async with await Salience.connect(lost) as again:
             with pytest.raises(NotFound):
                 await verified(again, f"{session_id}-there")
-            verification = Verification(again.postgres, again.journal, again.bundles, again.blobs, None)
+            verification = Verification(again.postgres, again.journal, again.blobs, None)
             assert await verification.rebuild(f"{session_id}-there") == len(rows)
             assert await again.journal.position(f"{session_id}-there") == position
             assert [row async for row in again.journal.rows(f"{session_id}-there")] == rows

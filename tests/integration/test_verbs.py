@@ -232,7 +232,7 @@ async def test_continue_as_new_carries_everything(salience: Salience, scripted: 
         folded.fold(event)
     assert await salience.state(session_id, at=str(len(events) - 20)) == folded.state
     histories = Histories(salience.temporal)
-    verification = Verification(salience.postgres, salience.journal, salience.bundles, salience.blobs, histories)
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, histories)
     report = await verification.verify(session_id)
     assert report.ok, report.findings
     assert (report.runs, report.bundles) == (len(runs), 131)
