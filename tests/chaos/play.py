@@ -73,7 +73,7 @@ TWELVE: list[Turn] = [
 """All three classes of tools; only an effect's own call may show that a worker died."""
 
 LONG_FILES = {**FILES, "notes.txt": "the first line\n" + "a line of the notes that fills the window\n" * 60}
-TIGHT = {"window": 5_000}
+TIGHT = {"window": 8_000}
 """With the long files, a window in which the twelve steps do not fit: what was seen first has to go."""
 
 
