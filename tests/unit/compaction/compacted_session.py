@@ -14,6 +14,7 @@ from salience.context.inputs import BuildInput
 from salience.model.compaction import Checkpoint, CompactionRecord, CompactionTrigger
 from salience.model.message import TextBlock
 from salience.model.state import Decision, Fact, FileState, Goal, OpenQuestion, Plan, PlanStep, State, ToolFailure
+from salience.model.text import mend
 from salience.projection.gauge import QUIET_MESSAGES, Gauge
 from salience.projection.stretch import Stretch
 from tests.unit.context.context_record import Record
@@ -168,7 +169,7 @@ def summary_of(built: Built) -> tuple[str, int]:
 
 
 WORDS = st.sampled_from(["warning", "文件读取失败", "0x1f", "a b", "ñandú", "deadbeefcafe0123", "🙂"])
-SHORT = st.one_of(st.text(max_size=40), WORDS)
+SHORT = st.one_of(st.text(max_size=40).map(mend), WORDS)
 RESULT = st.one_of(SHORT, st.builds(lambda word, n: (word + " ") * n, WORDS, st.integers(1, 1_500)))
 SAY = st.tuples(st.just("say"), st.one_of(SHORT, st.builds(lambda w, n: (w + "\n") * n, WORDS, st.integers(1, 300))))
 CALL = st.tuples(
