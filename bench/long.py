@@ -172,7 +172,7 @@ class _Work:
         return {"name": "write_file", "args": {"path": self._path, "content": _module(number, turn)}}
 
     def _fact(self, turn: int) -> dict[str, Any]:
-        """Cites the call before and a line of the file visited last; every tenth or so names what there is not."""
+        """Cites the call before and a line of the file visited last; about one in fifty names what there is not."""
         known = self._facts
         sources = [f"call_{turn - 1}_0", f"{self._path}:1"]
         if turn % 50 == 1:
