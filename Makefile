@@ -75,7 +75,7 @@ demo-real: setup $(SOURCE) ## The same on real input: a rounding bug of the publ
 
 bench: setup ## Measure Salience beside bare Temporal and, where their scripts are, its peers, then 2,000 turns; some 15 minutes.
 	@$(PY) -m bench
-	@$(PY) -m bench.long 2000 --results long-2000
+	@$(PY) -m bench.long 2000
 
 bench-long: setup ## Measure one session of 10,000 turns; some 15 minutes on an idle machine.
 	@$(PY) -m bench.long 10000

@@ -1,8 +1,8 @@
 """Stresses age: one session of thousands of turns over continue-as-new, its window full, its state with 600 files and facts.
 
 `python -m bench.long 2000`. Each turn is one scripted answer with one call: reads and writes of ever other files, outputs
-beyond what a window takes, failures, plans and facts. What must not depend on age is compared with itself: late turns
-with early ones of the same run. Exits with 1 when a ratio is missed.
+beyond what a window takes, commands, failures, plans, decisions, and facts that cite what was called and read. What must not
+depend on age is compared with itself: late turns with early ones of the same run. Exits with 1 when a ratio is missed.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ RESULTS = Path(__file__).parent / "results"
 FILES = 600
 WINDOW = 24_000
 LARGE_LINES = 4_000
+FACTS = 600
+"""Facts of a session; once there are as many, further ones correct the oldest."""
+DECISIONS = 60
 EARLY = range(20, 121)
 LATE = 100
 """Turns at the end of the session that are compared with the early ones."""
@@ -54,6 +57,7 @@ class Sample:
 
     turn: int
     worker_mb: float
+    worker_rss_mb: float
     postgres_mb: float
     worker_cpu_s: float
     temporal_cpu_s: float
@@ -79,6 +83,8 @@ class Long:
     compactions: int
     files: int
     facts: int
+    verified_facts: int
+    decisions: int
     state_bytes: int
     samples: list[Sample]
     verify_s: float
@@ -123,42 +129,83 @@ class Long:
 
 def script_of(turns: int) -> list[dict[str, Any]]:
     """The answers of the model, one a turn; turn N of any session length is the same."""
-    return [*(_answer(turn) for turn in range(turns)), {"text": "done"}]
+    work = _Work()
+    answers = [{"text": f"Step {turn}: go on.", "tool_calls": [work.call(turn)]} for turn in range(1, turns + 1)]
+    return [*answers, {"text": "done"}]
 
 
-def _answer(turn: int) -> dict[str, Any]:
-    said, nth = f"Step {turn}: go on with part {turn % FILES}.", f"src/part{turn % 20:02}/module_{turn % FILES:03}.py"
-    call: dict[str, Any] = {"name": "read_file", "args": {"path": nth}}
-    if turn % 25 == 7:
-        call = {"name": "read_file", "args": {"path": "large.log", "start_line": turn, "end_line": LARGE_LINES}}
-    elif turn % 25 == 11:
-        call = {"name": "read_file", "args": {"path": f"absent/{turn}.py"}}
-    elif turn % 25 == 17:
-        call = {"name": "update_plan", "args": {"steps": _steps(turn)}}
-    elif turn % 25 == 13:
-        call = {"name": "run_command", "args": {"command": f"grep -c value {nth}"}}
-    elif turn % 25 == 21:
-        call = {"name": "record_decision", "args": _decision(turn, nth)}
-    elif turn % 3 == 1:
-        call = {"name": "note_fact", "args": _fact(turn, nth)}
-    elif turn % 2:
-        call["name"] = "write_file"
-        call["args"] |= {"content": _module(turn % FILES, turn)}
-    return {"text": said, "tool_calls": [call]}
+class _Work:
+    """The calls of a session in order: what a turn does depends on the turns before it, as that of a model does."""
+
+    def __init__(self) -> None:
+        self._visited = 0
+        self._path = ""
+        self._facts: list[str] = []
+        self._decisions: list[str] = []
+
+    def call(self, turn: int) -> dict[str, Any]:
+        """The one call of a turn; turns count from 1."""
+        match turn % 25:
+            case 7:
+                lines = {"start_line": turn % LARGE_LINES + 1, "end_line": LARGE_LINES}
+                return {"name": "read_file", "args": {"path": "large.log", **lines}}
+            case 11:
+                return {"name": "read_file", "args": {"path": f"absent/{turn}.py"}}
+            case 14:
+                # Every other one exits with 3, which is a result; its output is beyond what history holds.
+                return {"name": "run_command", "args": {"command": f"head -n 400 large.log; exit {turn % 2 * 3}"}}
+            case 17:
+                return {"name": "update_plan", "args": {"steps": _steps(turn)}}
+            case 20:
+                return {"name": "record_decision", "args": self._decision(turn)}
+            case _ if turn % 3 == 1 and turn > 1:
+                return {"name": "note_fact", "args": self._fact(turn)}
+            case _:
+                return self._visit(turn)
+
+    def _visit(self, turn: int) -> dict[str, Any]:
+        number = self._visited % FILES
+        self._visited += 1
+        self._path = f"src/part{number % 20:02}/module_{number:03}.py"
+        if self._visited % 2:
+            return {"name": "read_file", "args": {"path": self._path}}
+        return {"name": "write_file", "args": {"path": self._path, "content": _module(number, turn)}}
+
+    def _fact(self, turn: int) -> dict[str, Any]:
+        """Cites the call before and a line of the file visited last; about one in fifty names what there is not."""
+        known = self._facts
+        sources = [f"call_{turn - 1}_0", f"{self._path}:1"]
+        if turn % 50 == 1:
+            sources.append(f"call_{turn}_9")
+        args = {
+            "content": f"{self._path} exports 8 names as of turn {turn}.",
+            "confidence": 0.9,
+            "source_refs": sources,
+        }
+        return _superseding(args, "fact_id", known, f"fact:call_{turn}_0", FACTS)
+
+    def _decision(self, turn: int) -> dict[str, Any]:
+        args = {
+            "decision": f"Keep the names of {self._path}.",
+            "rationale": f"Turn {turn} found no caller that another name would serve.",
+            "alternatives": ["rename them", "drop them"],
+            "evidence_refs": [f"call_{turn - 1}_0", self._path],
+        }
+        return _superseding(args, "decision_id", self._decisions, f"decision:call_{turn}_0", DECISIONS)
+
+
+def _superseding(args: dict[str, Any], argument: str, known: list[str], made: str, most: int) -> dict[str, Any]:
+    """A new statement while there are fewer than `most`; later the oldest one, corrected, which makes it the latest."""
+    if len(known) < most:
+        known.append(made)
+        return args
+    known.append(known.pop(0))
+    return {**args, argument: known[-1]}
 
 
 def _steps(turn: int) -> list[dict[str, str]]:
     status = ("done", "in_progress", "pending", "pending")
     return [{"step_id": f"s{turn}.{n}", "title": f"Part {turn + n} of the work", "status": status[n]} for n in range(4)]
-
-
-def _fact(turn: int, path: str) -> dict[str, Any]:
-    return {"content": f"Module {turn % FILES} exports {turn} names.", "confidence": 0.9, "source_refs": [path]}
-
-
-def _decision(turn: int, path: str) -> dict[str, Any]:
-    why = f"Version {turn} of it is what the others import."
-    return {"decision": f"Keep {path} as it is.", "rationale": why, "evidence_refs": [path]}
 
 
 def _module(number: int, version: int) -> str:
@@ -187,9 +234,11 @@ class Parts:
 
     def sample(self, turn: int, postgres_bytes: int) -> Sample:
         """What they have used so far."""
+        memory = self.worker.memory_full_info()
         return Sample(
             turn=turn,
-            worker_mb=self.worker.memory_full_info().uss / 1e6,
+            worker_mb=memory.uss / 1e6,
+            worker_rss_mb=memory.rss / 1e6,
             postgres_mb=postgres_bytes / 1e6,
             worker_cpu_s=_cpu_s(self.worker),
             temporal_cpu_s=_cpu_s(self.temporal),
@@ -247,6 +296,8 @@ async def measure(salience: Salience, folder: Path, turns: int, parts: Parts) ->
         compactions=sum(isinstance(event.payload, ev.CompactionCompleted) for event in events),
         files=len(state.files),
         facts=len(state.facts),
+        verified_facts=sum(fact.verified for fact in state.facts),
+        decisions=len(state.decisions),
         state_bytes=len(state.model_dump_json()),
         samples=samples,
         verify_s=verify_s,
@@ -368,9 +419,12 @@ def table_of(long: Long, command: str, measured_at: str) -> str:
         f"| Postgres, bytes a turn (second quarter, last quarter) | {_a_turn(quarters[0], quarters[1]):.0f}"
         f" | {_a_turn(quarters[2], quarters[3]):.0f} | {ratios['postgres']:.2f} | {MOST['postgres']} |",
         "",
-        f"{long.runs} runs by continue-as-new, {long.turns_a_run:.0f} turns each; {long.epochs} epochs,"
-        f" {long.compactions} compactions;"
-        f" state: {long.files} files, {long.facts} facts, {long.state_bytes} bytes.",
+        f"{long.runs} runs by continue-as-new, {long.turns_a_run:.0f} turns each; {long.compactions} compactions;"
+        f" {long.epochs} epochs.",
+        f"State at the end: {long.files} files, {long.facts} facts ({long.verified_facts} verified), {long.decisions}"
+        f" decisions, {long.state_bytes} bytes.",
+        f"Worker's resident memory at each quarter, MB: {', '.join(f'{at.worker_rss_mb:.0f}' for at in quarters)};"
+        f" its own: {', '.join(f'{at.worker_mb:.0f}' for at in quarters)}.",
         f"Replay of the longest run ({long.replay_events} history events): {long.replay_s:.2f} s."
         f" Whole session: {long.wall_s:.0f} s; `verify` of it: {long.verify_s:.1f} s, {'ok' if long.verified else 'NOT ok'}.",
         f"Overhead by hundred turns, ms: {', '.join(f'{value:g}' for value in long.by_hundred)}.",
@@ -387,7 +441,6 @@ def main() -> None:
     """Measure, print the table, write it with all figures to `bench/results`; exit 1 when a ratio is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.long", description=__doc__)
     parser.add_argument("turns", type=int, nargs="?", default=2_000, help="turns of the session, at least 400")
-    parser.add_argument("--results", default="long", help="name of the files in bench/results")
     asked = parser.parse_args()
     if asked.turns < 400:
         parser.error("at least 400 turns: early and late ones are compared")
@@ -400,9 +453,10 @@ def main() -> None:
     figures = {"command": command, "measured_at": measured_at, "ratios": long.ratios, **asdict(long)}
     figures["samples"] = [asdict(sample) for sample in long.samples[:: max(1, len(long.samples) // 100)]]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{asked.results}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    name = f"long-{asked.turns}"
+    (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
     table = table_of(long, command, measured_at)
-    (RESULTS / f"{asked.results}.md").write_text(table)
+    (RESULTS / f"{name}.md").write_text(table)
     print(table)
     for line in long.missed:
         print(f"missed: {line}", file=sys.stderr)

@@ -19,6 +19,15 @@ from salience.store.postgres import Postgres
 MIN_HASH_DIGITS = 12
 """Digits of a content hash that name a blob within a session."""
 _HASH = re.compile(f"[0-9a-f]{{{MIN_HASH_DIGITS},64}}")
+KNOWN = (
+    "SELECT event_id FROM events"
+    " WHERE tenant = %(tenant)s AND session_id = %(session)s AND event_id = ANY(%(refs)s)"
+    " UNION SELECT message_id FROM messages"
+    " WHERE tenant = %(tenant)s AND session_id = %(session)s AND message_id = ANY(%(refs)s)"
+    " UNION SELECT body::json->>'tool_call_id' FROM messages WHERE tenant = %(tenant)s"
+    " AND session_id = %(session)s AND kind = 'result' AND body::json->>'tool_call_id' = ANY(%(refs)s)"
+)
+"""Which of some references are events, messages or calls. Each part has an index: it reads what it finds."""
 _PLACE = re.compile(r":\d+(-\d+)?$")
 
 
@@ -94,12 +103,7 @@ class Sources:
         if left:
             async with self._postgres.connection() as connection:
                 rows = await connection.execute(
-                    "SELECT event_id FROM events"
-                    " WHERE tenant = %(tenant)s AND session_id = %(session)s AND event_id = ANY(%(refs)s)"
-                    " UNION SELECT message_id FROM messages"
-                    " WHERE tenant = %(tenant)s AND session_id = %(session)s AND message_id = ANY(%(refs)s)"
-                    " UNION SELECT body::json->>'tool_call_id' FROM messages WHERE tenant = %(tenant)s"
-                    " AND session_id = %(session)s AND kind = 'result' AND body::json->>'tool_call_id' = ANY(%(refs)s)",
+                    KNOWN,
                     {"tenant": self._tenant, "session": session_id, "refs": left},
                 )
                 found |= {row[0] for row in await rows.fetchall()}

@@ -17,13 +17,15 @@ from salience.local import Stack
 from salience.log.chain import row_of
 from salience.model import event as ev
 from salience.model.compaction import Checkpoint, CompactionChecks
-from salience.projection.projection import Projection
+from salience.model.state import State
+from salience.projection.projection import Projection, artifacts_of
 from salience.projection.transcript import is_prompt
 from salience.store import batch as batches
 from salience.store import migrations
 from salience.store.batch import Batch, Position
 from salience.store.journal import Journal
 from salience.store.postgres import Postgres
+from salience.store.sources import KNOWN, Sources
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json.gz"))
 
@@ -53,7 +55,8 @@ class Recorder:
             projection.transcript.seal(projection.cursor.seq)
             built = {"bundle_id": following.payload.bundle.bundle_id, "state": {"number": projection.cursor.seq}}
             projection.workplace = projection.workplace.model_copy(update={"built_epoch": built})
-        batch = Batch(projection, rows, projection.transcript.entries[length:])
+        brought = [artifact for event in events for artifact in artifacts_of(event)]
+        batch = Batch(projection, rows, projection.transcript.entries[length:], brought)
         async with self.postgres.connection() as connection:
             assert await self.journal.record(connection, expected, batch)
 
@@ -327,3 +330,73 @@ async def test_a_session_of_the_former_schema_goes_on(
     await recorder.take([event.model_copy(update={"seq": start + event.seq}) for event in follow], None)
     await recorder.assert_loaded_is_folded()
     await postgres.close()
+
+
+async def test_what_checking_a_citation_reads_does_not_grow_with_the_session(
+    stack: Stack, postgres: Postgres, recorder: Recorder, session_id: str
+) -> None:
+    """Calls, messages and events are found by index: few rows are read of thousands (spec PRJ-3)."""
+    read: list[int] = []
+    sources = Sources(postgres, recorder.journal, "default")
+    built = next(e for e in events_of(recorded("tools"), session_id) if isinstance(e.payload, ev.ContextBuilt))
+    for turns in (60, 1_200):
+        events = called(session_id, turns)
+        for at in range(recorder.projection.cursor.seq, len(events), 60):
+            await recorder.take(events[at : at + 60], built)
+        asked = {
+            f"call_{turns // 2}": True,
+            events[5].event_id: True,
+            f"r{len(events) - 4}": True,
+            f"{turns // 2:064x}": True,
+            f"blob:{turns // 3:064x}": True,
+            f"{turns // 4:063x}f": True,
+            "call_none": False,
+            "f" * 64: False,
+        }
+        known = await sources.known(session_id, State(session_id=session_id), asked)
+        assert known == {ref for ref, there in asked.items() if there}
+        read.append(rows_read(stack, session_id, list(asked)))
+    assert read[1] <= 2 * len(asked)
+
+
+def rows_read(stack: Stack, session_id: str, refs: list[str]) -> int:
+    """Rows that one look-up reads of tables, through indexes or not."""
+    given = {"tenant": "default", "session": session_id, "refs": refs}
+    with psycopg.connect(stack.info.postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute("ANALYZE events, messages")  # as autovacuum does within a minute
+    with psycopg.connect(stack.info.postgres.superuser_dsn) as connection:
+        connection.execute(KNOWN, given)
+        row = connection.execute(
+            "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables"
+            " WHERE relname IN ('events', 'messages')"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def called(session_id: str, turns: int) -> list[ev.Event]:
+    """The events of a session whose every turn is one call with an output of its own, shown in part."""
+    events: list[ev.Event] = []
+
+    def add(payload: ev.Payload, slot: str) -> None:
+        seq = len(events) + 1
+        events.append(
+            ev.Event(
+                event_id=f"run:{seq}:{slot}",
+                session_id=session_id,
+                run_id="run",
+                seq=seq,
+                timestamp="2026-01-01T00:00:00.000000Z",
+                type=type(payload).__name__,
+                actor=payload.actor,
+                payload=payload,
+            )
+        )
+
+    for turn in range(turns):
+        call = f"call_{turn}"
+        add(ev.ToolCallRequested(tool_call_id=call, name="read_file", index=0, response_ref="e" * 64), f"asked:{call}")
+        shown, whole = f"{turn:063x}f", f"{turn:064x}"
+        done = ev.ToolCallFinished(tool_call_id=call, name="read_file", output_ref=shown, full_ref=whole)
+        add(done, f"ended:{call}")
+    return events
