@@ -51,7 +51,7 @@ async def salience(settings: Settings) -> AsyncIterator[Salience]:
 async def verified(settings: Settings, session_id: str) -> None:
     """Fail unless the record holds, as one sees it who has read nothing before."""
     async with await Salience.connect(settings) as fresh:
-        stores = fresh.postgres, fresh.journal, fresh.bundles, fresh.blobs
+        stores = fresh.postgres, fresh.journal, fresh.blobs
         report = await Verification(*stores, Histories(fresh.temporal)).verify(session_id)
     assert report.ok, report.findings
     assert report.blobs > 0
