@@ -118,6 +118,7 @@ class S3Server:
         """End it and delete its data."""
         self.kill()
         for part in PARTS:
+            # Where the server itself puts its sockets, whatever its folder is; a killed one leaves them there.
             Path(f"/tmp/seaweedfs-{part}-grpc-{self._ports[part] + GRPC}.sock").unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
