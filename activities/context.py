@@ -29,6 +29,7 @@ from salience.model.message import CompiledMessage
 from salience.model.session import ModelSettings, SessionConfig
 from salience.model.tool import ToolSpec
 from salience.projection.projection import Projection
+from salience.projection.transcript import prompt_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import Bundles, StoredBundle
 from salience.store.journal import Journal
@@ -229,8 +230,8 @@ def _check(built: Built, projection: Projection) -> None:
     if not built.fits:
         return
     seq, asked = projection.cursor.seq, projection.transcript.current_request
-    entries = (part.entry for part in built.prefix if part.entry is not None)
-    request = next((entry.event_id for entry in entries if entry.message_id == asked), f"message {asked}")
+    found = prompt_of((part.entry for part in built.prefix if part.entry is not None), asked)
+    request = found.event_id if found is not None else f"message {asked}"
     segments = [part.segment for part in (*built.prefix, *built.tail)]
     findings = [
         *invariants.segments_are_explained(segments, seq),

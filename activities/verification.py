@@ -20,6 +20,7 @@ from salience.log.named import named_blobs
 from salience.model import event as ev
 from salience.model.compaction import CompactionRecord
 from salience.projection.projection import Projection, artifacts_of
+from salience.projection.transcript import prompt_of
 from salience.store.blobs import BlobStore
 from salience.store.bundles import StoredBundle
 from salience.store.history import Histories
@@ -377,9 +378,8 @@ def _compacted_otherwise(events: Iterable[ev.Event], again: Sequence[Compaction 
 
 def _delivered(projection: Projection) -> str | None:
     """Event id of the current request; None before there is one."""
-    asked = projection.transcript.current_request
-    entries = reversed(projection.transcript.entries)
-    return next((entry.event_id for entry in entries if entry.message_id == asked), None)
+    found = prompt_of(reversed(projection.transcript.entries), projection.transcript.current_request)
+    return found.event_id if found is not None else None
 
 
 def _same(stored: Row, fresh: Row) -> bool:

@@ -6,6 +6,7 @@ message id folds to nothing. Entries hold references; texts lie in blobs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -54,6 +55,11 @@ class Entry(Frozen):
 def is_prompt(entry: Entry) -> bool:
     """Whether an entry is a message of the user."""
     return entry.kind == "prompt"
+
+
+def prompt_of(entries: Iterable[Entry], message_id: str) -> Entry | None:
+    """The user message of an id. Clients choose these ids, so a response or a result may have the same one."""
+    return next((entry for entry in entries if is_prompt(entry) and entry.message_id == message_id), None)
 
 
 class OpenCall(Frozen):

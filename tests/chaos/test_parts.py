@@ -144,6 +144,7 @@ async def test_acknowledged_inputs_are_delivered_once(
                 receipts.append(await acknowledged(salience, session_id, f"m{number}"))
         outcome = await play.end(salience, session_id)
         say(f"{len(KILLED_AT)} kills during {INPUTS} inputs, {outcome.result.turn} turns")
+        assert outcome.result.reason == "answered", outcome.result.detail
         assert [receipt.message_id for receipt in receipts] == [f"m{number}" for number in range(INPUTS)]
         expected = ["task", *(f"m{number}" for number in range(INPUTS))]
         logged = [e.payload.message_id for e in outcome.events if isinstance(e.payload, UserPromptSubmitted)]

@@ -51,6 +51,22 @@ async def test_a_message_id_is_delivered_once_also_across_runs(
     assert [e.text for e in entries if e.kind == "prompt"] == ["task", "again"]
 
 
+async def test_a_client_may_name_its_input_as_the_record_names_an_answer(
+    salience: Salience, settings: Settings, scripted: Scripted, session_id: str
+) -> None:
+    await salience.start(scripted([{"text": "ok"}], on_end="repeat_last"), "task", session_id=session_id)
+    await ended(salience, session_id)
+    (answer,) = [e for e in await salience.journal.transcript(session_id) if e.kind == "response"]
+    await salience.say(session_id, "again", message_id=answer.message_id)
+    assert (await salience.result(session_id)).reason == "answered"
+    await ended(salience, session_id)
+    entries = await salience.journal.transcript(session_id)
+    assert [e.text for e in entries if e.kind == "prompt"] == ["task", "again"]
+    verification = Verification(salience.postgres, salience.journal, salience.blobs, Histories(salience.temporal))
+    report = await verification.verify(session_id)
+    assert report.ok, report.findings
+
+
 async def test_an_ended_session_goes_on_with_its_record(
     salience: Salience, scripted: Scripted, session_id: str
 ) -> None:
