@@ -46,6 +46,15 @@ class _Latest:
     state_seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """The state after the row with this seq, whose hash is `head`; before the first row, 0 and empty."""
+
+    seq: int
+    head: str
+    state: State
+
+
 class Journal:
     """Appends and reads events, and keeps the fold at the journal's end as a cache."""
 
@@ -195,6 +204,33 @@ class Journal:
             raise NotFound(f"no session {session_id!r}", mend="salience list")
         state, _ = await self._state(session_id, latest)
         return _whole(latest.standing, state)
+
+    async def state(self, session_id: str, earlier: StateAt | None = None) -> StateAt:
+        """The state at the journal's end.
+
+        Args:
+            session_id: the session; one that has no row yet has an empty state.
+            earlier: what was answered before. Where the journal still has its row, only events since are read.
+        """
+        if earlier is not None and (later := await self._folded_on(session_id, earlier)) is not None:
+            return later
+        latest = await self._latest(session_id)
+        if latest is None:
+            return StateAt(0, "", State(session_id=session_id))
+        state, _ = await self._state(session_id, latest)
+        return StateAt(latest.standing.cursor.seq, latest.standing.head, state)
+
+    async def _folded_on(self, session_id: str, earlier: StateAt) -> StateAt | None:
+        known, state, seq, head = False, earlier.state, earlier.seq, earlier.head
+        async for row in self.rows(session_id, after=earlier.seq - 1):
+            if row.seq == earlier.seq:
+                known = row.hash == earlier.head
+            if not known:
+                return None
+            if row.seq > earlier.seq and row.payload is not None:
+                state = fold_state(state, event_of(row))
+            seq, head = row.seq, row.hash
+        return StateAt(seq, head, state) if known else None
 
     async def standing(self, session_id: str) -> Standing:
         """The same without the state: one row, whatever the session has done.

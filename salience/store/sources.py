@@ -7,13 +7,13 @@ the model has seen and nothing of what it has not: a call of the same answer is 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from salience.errors import NotFound
 from salience.model.artifact import Artifact
 from salience.model.state import State
-from salience.store.journal import Journal
+from salience.store.journal import Journal, StateAt
 from salience.store.postgres import Postgres
 
 MIN_HASH_DIGITS = 12
@@ -28,6 +28,22 @@ KNOWN = (
     " AND session_id = %(session)s AND kind = 'result' AND body::json->>'tool_call_id' = ANY(%(refs)s)"
 )
 """Which of some references are events, messages or calls. Each part has an index: it reads what it finds."""
+_OF_SESSION = "WHERE tenant = %(tenant)s AND session_id = %(session)s"
+_LATEST = "ORDER BY artifact_id = %(name)s DESC, seq DESC LIMIT 1"
+BY_ID = (
+    f"SELECT body FROM artifacts {_OF_SESSION} AND artifact_id = ANY(ARRAY[%(name)s, 'output:' || %(name)s]) {_LATEST}"
+)
+# Hexadecimal digits and nothing else come between some digits and the same with a "g" behind them.
+BY_HASH = (
+    f"SELECT body FROM artifacts {_OF_SESSION}"
+    ' AND content_hash COLLATE "C" >= %(name)s AND content_hash COLLATE "C" < %(beyond)s ORDER BY seq DESC LIMIT 1'
+)
+SHOWN = (
+    f"SELECT body::json->>'ref' FROM messages {_OF_SESSION} AND kind = 'result'"
+    """ AND (body::json->>'ref') COLLATE "C" >= %(name)s AND (body::json->>'ref') COLLATE "C" < %(beyond)s"""
+    " ORDER BY position DESC LIMIT 1"
+)
+KEPT_STATES = 16
 _PLACE = re.compile(r":\d+(-\d+)?$")
 
 
@@ -46,6 +62,7 @@ class Sources:
         self._postgres = postgres
         self._journal = journal
         self._tenant = tenant
+        self._states: OrderedDict[str, StateAt] = OrderedDict()
 
     async def artifact(self, session_id: str, name: str) -> Named | None:
         """The blob that a session knows by a name; None when it has none, whoever else has.
@@ -56,35 +73,37 @@ class Sources:
                 least `MIN_HASH_DIGITS` of its first digits).
         """
         digits = name.removeprefix("blob:").removeprefix("blob ").strip()
-        digits = digits if _HASH.fullmatch(digits) else ""
+        named = await self._one(BY_ID, session_id, name)
+        if named is None and _HASH.fullmatch(digits):
+            named = await self._one(BY_HASH, session_id, digits)
+            if named is None:
+                # What the transcript shows of a result, when the index has the whole of it under another hash.
+                shown = await self._one(SHOWN, session_id, digits)
+                return Named(shown, "shown in the transcript") if shown is not None else None
+        if named is None:
+            return None
+        artifact = Artifact.model_validate_json(named)
+        return None if artifact.access_policy.sensitive else Named(artifact.content_hash, _what(artifact))
+
+    async def _one(self, query: str, session_id: str, name: str) -> str | None:
         async with self._postgres.connection() as connection:
             found = await connection.execute(
-                "SELECT body FROM artifacts WHERE tenant = %(tenant)s AND session_id = %(session)s AND (artifact_id IN"
-                " (%(name)s, 'output:' || %(name)s) OR %(digits)s <> '' AND starts_with(content_hash, %(digits)s))"
-                " ORDER BY artifact_id = %(name)s DESC, seq DESC LIMIT 1",
-                {"tenant": self._tenant, "session": session_id, "name": name, "digits": digits},
-            )
-            if row := await found.fetchone():
-                artifact = Artifact.model_validate_json(row[0])
-                return None if artifact.access_policy.sensitive else Named(artifact.content_hash, _what(artifact))
-            if not digits:
-                return None
-            # What the transcript shows of a result, when the index has the whole of it under another hash.
-            found = await connection.execute(
-                "SELECT r FROM messages, LATERAL (VALUES (body::json->>'ref'), (body::json->>'full_ref')) AS refs (r)"
-                " WHERE tenant = %s AND session_id = %s AND kind <> 'response' AND starts_with(r, %s)"
-                " ORDER BY position DESC LIMIT 1",
-                (self._tenant, session_id, digits),
+                query, {"tenant": self._tenant, "session": session_id, "name": name, "beyond": f"{name}g"}
             )
             row = await found.fetchone()
-        return Named(row[0], "shown in the transcript") if row else None
+        return row[0] if row else None
 
     async def state(self, session_id: str) -> State:
-        """The state the model has seen; an empty one before anything was recorded."""
-        try:
-            return (await self._journal.latest(session_id)).state
-        except NotFound:
-            return State(session_id=session_id)
+        """The state the model has seen; an empty one before anything was recorded.
+
+        A state of thousands of parts takes longer to read than a call that cites some of them takes otherwise, so the one
+        answered last is kept and brought up to date.
+        """
+        kept = await self._journal.state(session_id, self._states.pop(session_id, None))
+        self._states[session_id] = kept
+        while len(self._states) > KEPT_STATES:
+            self._states.popitem(last=False)
+        return kept.state
 
     async def known(self, session_id: str, state: State, refs: Iterable[str]) -> frozenset[str]:
         """Which references the session's record has.

@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -23,9 +24,9 @@ from salience.projection.transcript import is_prompt
 from salience.store import batch as batches
 from salience.store import migrations
 from salience.store.batch import Batch, Position
-from salience.store.journal import Journal
+from salience.store.journal import Journal, StateAt
 from salience.store.postgres import Postgres
-from salience.store.sources import KNOWN, Sources
+from salience.store.sources import BY_HASH, BY_ID, KNOWN, SHOWN, Sources
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json.gz"))
 
@@ -37,6 +38,7 @@ class Recorder:
         self.postgres = postgres
         self.journal = journal
         self.projection = Projection.empty(session_id)
+        self.known: StateAt | None = None
 
     async def take(self, events: list[ev.Event], following: ev.Event | None) -> None:
         """Record a portion; where a context is built next, the transcript is sealed and the build remembered."""
@@ -71,6 +73,9 @@ class Recorder:
         assert (loaded.transcript.entries.first, loaded.lacks) == (kept.first, False)
         assert loaded.transcript.seen == self.projection.transcript.seen
         assert await self.journal.standing(session_id) == _standing(self.projection)
+        for earlier in (None, self.known):
+            self.known = await self.journal.state(session_id, earlier)
+            assert self.known == StateAt(self.projection.cursor.seq, self.projection.head, self.projection.state)
 
 
 def _standing(projection: Projection) -> object:
@@ -332,6 +337,22 @@ async def test_a_session_of_the_former_schema_goes_on(
     await postgres.close()
 
 
+async def test_a_state_that_is_known_is_brought_up_to_date(recorder: Recorder, session_id: str) -> None:
+    """From the known one on where the journal still has its row, else from what is stored."""
+    events = many(session_id, files=3, turns=6)
+    half = len(events) // 2
+    await recorder.take(events[:half], None)
+    known = await recorder.journal.state(session_id)
+    await recorder.take(events[half:], None)
+    marked = replace(known, state=known.state.model_copy(update={"version": 10_000}))
+    later = await recorder.journal.state(session_id, marked)
+    assert later.state.version == 10_000 + recorder.projection.state.version - known.state.version
+    for other in (replace(marked, head="0" * 64), replace(marked, seq=len(events) + 1)):
+        found = await recorder.journal.state(session_id, other)
+        assert found == StateAt(len(events), recorder.projection.head, recorder.projection.state)
+    assert await recorder.journal.state("unheard-of", None) == StateAt(0, "", State(session_id="unheard-of"))
+
+
 async def test_what_checking_a_citation_reads_does_not_grow_with_the_session(
     stack: Stack, postgres: Postgres, recorder: Recorder, session_id: str
 ) -> None:
@@ -363,12 +384,16 @@ def rows_read(stack: Stack, session_id: str, refs: list[str]) -> int:
     """Rows that one look-up reads of tables, through indexes or not."""
     given = {"tenant": "default", "session": session_id, "refs": refs}
     with psycopg.connect(stack.info.postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute("ANALYZE events, messages")  # as autovacuum does within a minute
+        connection.execute("ANALYZE events, messages, artifacts")  # as autovacuum does within a minute
     with psycopg.connect(stack.info.postgres.superuser_dsn) as connection:
         connection.execute(KNOWN, given)
+        for ref in refs:
+            for query in (BY_ID, BY_HASH, SHOWN):
+                digits = ref.removeprefix("blob:")
+                connection.execute(query, {**given, "name": digits, "beyond": f"{digits}g"})
         row = connection.execute(
             "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables"
-            " WHERE relname IN ('events', 'messages')"
+            " WHERE relname IN ('events', 'messages', 'artifacts')"
         ).fetchone()
     assert row is not None
     return int(row[0])
