@@ -337,7 +337,7 @@ class Salience:
 
     async def state(self, session_id: str, *, at: str | None = None) -> State:
         """The state after an event (an id, or a seq as text); the latest in the store by default (spec PRJ-4)."""
-        return (await self.record.at(session_id, at) if at else await self.journal.latest(session_id)).state
+        return (await self.record.at(session_id, at) if at is not None else await self.journal.latest(session_id)).state
 
     async def context(self, session_id: str, *, at: str | None = None, messages: bool = False) -> ContextBundle:
         """What a model saw, explained; see `salience.store.record.Record.context`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import psycopg
 
 from salience.errors import JournalConflict, NotFound, VerificationFailed
 from salience.log.chain import Row, event_of
+from salience.model import text
 from salience.model.artifact import Artifact
 from salience.model.compaction import Checkpoint
 from salience.model.event import CompactionCompleted, Event
@@ -334,11 +336,12 @@ class Journal:
         Raises:
             NotFound: the session has no such event.
         """
-        column = "seq = %s" if event_id.isdigit() else "event_id = %s"
+        number = int(event_id) if _SEQ.fullmatch(event_id) else None
+        column = "event_id = %s" if number is None else "seq = %s"
         async with self._postgres.connection() as connection:
             found = await connection.execute(
                 f"SELECT seq FROM events WHERE tenant = %s AND session_id = %s AND {column}",
-                (self._tenant, session_id, int(event_id) if event_id.isdigit() else event_id),
+                (self._tenant, session_id, text.mend(event_id) if number is None else number),
             )
             row = await found.fetchone()
         if row is None:
@@ -418,6 +421,8 @@ class Journal:
             return [Artifact.model_validate_json(row[0]) for row in await found.fetchall()]
 
 
+# What Postgres takes for a bigint; "²" is a digit to Python and no number.
+_SEQ = re.compile(r"[0-9]{1,18}")
 _ROW = "seq, event_id, run_id, type, metadata, payload, payload_digest, hash"
 
 

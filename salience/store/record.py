@@ -6,6 +6,7 @@ from salience.context.explain import explain
 from salience.context.manifest import assemble
 from salience.context.messages import compile_messages
 from salience.errors import NotFound
+from salience.model import text
 from salience.model.artifact import Artifact
 from salience.model.bundle import BundleManifest, BundleSummary, ContextBundle
 from salience.projection.projection import Projection
@@ -72,7 +73,7 @@ class Record:
         if at is None:
             return await self._bundles.get(session_id)
         if at.startswith("b") and ":" not in at:
-            return await self._bundles.get(session_id, at)
+            return await self._bundles.get(session_id, text.mend(at))
         return await self._bundles.get(session_id, at_seq=await self._journal.seq_of(session_id, at))
 
     async def artifact(self, session_id: str, name: str) -> Artifact:

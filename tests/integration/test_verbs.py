@@ -279,6 +279,18 @@ async def test_unknown_sessions_and_bad_input(salience: Salience, scripted: Scri
         await salience.start(scripted([]), "x" * (60 * 1024 * 1024), session_id=session_id)
 
 
+@pytest.mark.parametrize("name", ["²", "9" * 40, "-1", "", "run:1:none", "a\0b", "\ud800"])
+async def test_a_name_that_is_no_events_is_not_found(
+    salience: Salience, scripted: Scripted, session_id: str, name: str
+) -> None:
+    await salience.start(scripted([{"text": "ok"}]), "task", session_id=session_id)
+    await ended(salience, session_id)
+    with pytest.raises(NotFound, match="has no event"):
+        await salience.state(session_id, at=name)
+    with pytest.raises(NotFound):
+        await salience.context(session_id, at=f"b{name}")
+
+
 async def test_large_and_broken_text(salience: Salience, scripted: Scripted, session_id: str) -> None:
     config = scripted(
         [{"text": "ok"}],
